@@ -1,0 +1,123 @@
+"""Random changes to a training picture: one affine warp per source picture, one colour pass, boxes that follow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from detkit.recipe.schema import AugmentSettings
+
+# Loader processes share the machine with training; OpenCV's own threads would only fight with it.
+cv2.setNumThreads(0)
+
+GENTLE_SCALE = (0.8, 1.2)
+MOSAIC_CENTRE = (0.3, 0.7)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """`image` (H, W, 3) uint8 RGB, `boxes_xyxy` (N, 4) float32 px of it, `labels` (N,)."""
+
+    image: np.ndarray
+    boxes_xyxy: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Window:
+    """A rectangle of the output, px, right and bottom exclusive."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+def augmented(
+    sources: Sequence[Sample], settings: AugmentSettings, size_px: int, *, pad_value: int, closed: bool,
+    rng: np.random.Generator,
+) -> Sample:
+    """A training picture (size_px, size_px, 3) from one source, or from four in a mosaic.
+
+    `closed` uses gentle zoom. Sources are already resized so that their long side equals `size_px`.
+    """
+    canvas = np.full((size_px, size_px, 3), pad_value, np.uint8)
+    windows = mosaic_windows(size_px, rng) if len(sources) == 4 else [Window(0, 0, size_px, size_px)]
+    parts = [
+        warped(source, window, canvas, settings=settings, closed=closed, rng=rng)
+        for source, window in zip(sources, windows, strict=True)
+    ]
+    boxes = np.concatenate([part[0] for part in parts])
+    labels = np.concatenate([part[1] for part in parts])
+    return Sample(recoloured(canvas, settings, rng), boxes, labels)
+
+
+def mosaic_windows(size_px: int, rng: np.random.Generator) -> list[Window]:
+    """Four windows that meet in a random point near the middle."""
+    x, y = (rng.uniform(*MOSAIC_CENTRE, size=2) * size_px).astype(int).tolist()
+    return [Window(0, 0, x, y), Window(x, 0, size_px, y), Window(0, y, x, size_px), Window(x, y, size_px, size_px)]
+
+
+def warped(
+    source: Sample, window: Window, canvas: np.ndarray, *, settings: AugmentSettings, closed: bool,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a flipped, zoomed and shifted source into a window of `canvas`; return its boxes and labels there."""
+    size_px = canvas.shape[0]
+    mosaic = (window.right - window.left, window.bottom - window.top) != (size_px, size_px)
+    low, high = GENTLE_SCALE if closed else settings.scale
+    zoom = rng.uniform(low, high)
+    signs = np.where(rng.random(2) < (settings.flip_horizontal, settings.flip_vertical), -1.0, 1.0)
+    if mosaic:
+        centre = np.array([rng.uniform(window.left, window.right), rng.uniform(window.top, window.bottom)])
+    else:
+        centre = size_px * (0.5 + rng.uniform(-settings.translate, settings.translate, size=2))
+    height, width = source.image.shape[:2]
+    scale = zoom * signs
+    offset = centre - scale * np.array([width, height]) / 2
+    view = canvas[window.top : window.bottom, window.left : window.right]
+    matrix = np.array(
+        [[scale[0], 0, offset[0] - window.left], [0, scale[1], offset[1] - window.top]], np.float64
+    )
+    # warpAffine maps pixel centres; boxes are in edge coordinates, half a pixel apart.
+    matrix[:, 2] += (scale - 1) * 0.5
+    pad = tuple(int(v) for v in canvas[window.top, window.left])
+    view[:] = cv2.warpAffine(
+        source.image, matrix, (view.shape[1], view.shape[0]), flags=cv2.INTER_LINEAR, borderValue=pad
+    )
+    return moved_boxes(source, scale, offset, window=window, settings=settings)
+
+
+def moved_boxes(
+    source: Sample, scale: np.ndarray, offset: np.ndarray, *, window: Window, settings: AugmentSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes after the warp, clipped to the window, without those too small or too hidden to learn from."""
+    corners = source.boxes_xyxy.reshape(-1, 2, 2) * scale + offset
+    low, high = corners.min(1), corners.max(1)
+    area = (high - low).prod(1)
+    low = np.clip(low, (window.left, window.top), (window.right, window.bottom))
+    high = np.clip(high, (window.left, window.top), (window.right, window.bottom))
+    sides = high - low
+    keep = (sides.min(1) > settings.min_box_px) & (sides.prod(1) >= settings.min_visible * area)
+    return np.concatenate([low, high], 1)[keep].astype(np.float32), source.labels[keep]
+
+
+def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Generator) -> np.ndarray:
+    """Brightness and contrast through one table, saturation and hue through one 3x3 matrix."""
+    contrast = 1 + rng.uniform(-settings.contrast, settings.contrast)
+    brightness = 1 + rng.uniform(-settings.brightness, settings.brightness)
+    levels = (np.arange(256) - 128) * contrast + 128
+    image = cv2.LUT(image, np.clip(levels * brightness, 0, 255).astype(np.uint8))
+    saturation = 1 + rng.uniform(-settings.saturation, settings.saturation)
+    turn = 2 * np.pi * rng.uniform(-settings.hue, settings.hue)
+    if saturation == 1 and turn == 0:
+        return image
+    return cv2.transform(image, chroma_matrix(saturation, turn))
+
+
+def chroma_matrix(saturation: float, turn: float) -> np.ndarray:
+    """RGB matrix (3, 3) that keeps luma and scales and turns chroma: YIQ of NTSC, turned by `turn` radians."""
+    yiq = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+    cos, sin = saturation * np.cos(turn), saturation * np.sin(turn)
+    return np.linalg.inv(yiq) @ np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]]) @ yiq

@@ -1,0 +1,42 @@
+"""Decode pictures to RGB uint8, upright as the EXIF orientation says."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from detkit.core.errors import UserError
+
+# Pillow's own modes for 16-bit grey, which convert("RGB") would clip instead of scale.
+WIDE_GREY = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+
+
+def read_image(path: Path) -> np.ndarray:
+    """Pixels (H, W, 3) uint8 RGB; grey, palette, CMYK and 16-bit pictures are converted, transparency is dropped.
+
+    Raises UserError naming the file where it cannot be decoded whole.
+    """
+    try:
+        with Image.open(path) as picture:
+            return rgb_from_picture(ImageOps.exif_transpose(picture))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as a picture: {error}", hint="replace the file or drop it") from error
+
+
+def rgb_from_picture(picture: Image.Image) -> np.ndarray:
+    """RGB uint8 pixels of an opened picture."""
+    if picture.mode in WIDE_GREY:
+        grey = np.clip(np.asarray(picture, dtype=np.int64), 0, 65535) >> 8
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
+    return np.asarray(picture.convert("RGB"))
+
+
+def oriented_size(path: Path) -> tuple[int, int]:
+    """Width and height of a picture after its EXIF orientation, read from the header. Raises UserError if unreadable."""
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            turned = picture.getexif().get(0x0112, 1) >= 5
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} cannot be read as a picture: {error}", hint="replace the file or drop it") from error
+    return (height, width) if turned else (width, height)

@@ -1,0 +1,114 @@
+"""Batches for training: torch's DataLoader over numpy samples, in an order that depends on the seed and the epoch alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from detkit.data.training import TrainingSamples
+
+# B images, M objects of the fullest image, H W network input.
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`images_BHW3` uint8 RGB; `objects_BM4` xyxy px of the network input; `labels_BM`; `valid_BM` objects, not padding; `indices` of the pictures."""
+
+    images_BHW3: Tensor
+    objects_BM4: Tensor
+    labels_BM: Tensor
+    valid_BM: Tensor
+    indices: tuple[int, ...]
+
+
+class EpochOrder(Sampler[int]):
+    """One rank's share of an epoch's permutation.
+
+    Every rank draws the same permutation from (seed, epoch). The tail that does not fill a global batch is left for
+    another epoch, so all ranks run the same number of steps. With fewer pictures than one batch, pictures repeat.
+    """
+
+    def __init__(self, num_samples: int, *, batch: int, rank: int, world_size: int, seed: int) -> None:
+        self.num_samples = num_samples
+        self.batch = batch
+        self.rank = rank
+        self.world_size = world_size
+        self.seed = seed
+        self.epoch = 0
+        self.num_steps = max(1, num_samples // batch)
+
+    def __len__(self) -> int:
+        return self.num_steps * self.batch // self.world_size
+
+    def __iter__(self) -> Iterator[int]:
+        order = np.random.default_rng((self.seed, self.epoch)).permutation(self.num_samples)
+        order = np.resize(order, self.num_steps * self.batch)
+        return iter(order[self.rank :: self.world_size].tolist())
+
+
+class EpochSamples(Dataset[tuple[int, np.ndarray, np.ndarray, np.ndarray]]):
+    """Samples of the current epoch; workers are started anew each epoch with the epoch's number."""
+
+    def __init__(self, samples: TrainingSamples) -> None:
+        self.samples = samples
+        self.epoch = 0
+        self.closed = False
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        image, boxes, labels = self.samples.sample(self.epoch, index, closed=self.closed)
+        return index, image, boxes, labels
+
+
+class TrainLoader:
+    """Iterates over one epoch's batches of this rank: `for batch in loader.epoch(3, closed=False)`."""
+
+    def __init__(
+        self, samples: TrainingSamples, *, micro_batch: int, order: EpochOrder, num_workers: int
+    ) -> None:
+        self._samples = EpochSamples(samples)
+        self._order = order
+        self._loader = DataLoader(
+            self._samples,
+            batch_size=micro_batch,
+            sampler=order,
+            num_workers=num_workers,
+            collate_fn=collated,
+            multiprocessing_context="fork" if num_workers else None,
+            prefetch_factor=4 if num_workers else None,
+            drop_last=False,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def name_of(self, index: int) -> str:
+        """File name of a picture of the training set."""
+        return self._samples.samples.name_of(index)
+
+    def epoch(self, epoch: int, *, closed: bool) -> Iterator[Batch]:
+        """Batches of `epoch`; `closed` turns mosaic and strong zoom off."""
+        self._order.epoch = epoch
+        self._samples.epoch = epoch
+        self._samples.closed = closed
+        return iter(self._loader)
+
+
+def collated(items: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]) -> Batch:
+    """Stack samples and pad their objects to the fullest."""
+    indices, images, boxes, labels = zip(*items, strict=True)
+    num_objects = max(1, max(len(b) for b in boxes))
+    objects_BM4 = np.zeros((len(items), num_objects, 4), np.float32)
+    labels_BM = np.zeros((len(items), num_objects), np.int64)
+    valid_BM = np.zeros((len(items), num_objects), bool)
+    for row, (own_boxes, own_labels) in enumerate(zip(boxes, labels, strict=True)):
+        objects_BM4[row, : len(own_boxes)] = own_boxes
+        labels_BM[row, : len(own_labels)] = own_labels
+        valid_BM[row, : len(own_boxes)] = True
+    arrays = (np.stack(images), objects_BM4, labels_BM, valid_BM)
+    return Batch(*(torch.from_numpy(a) for a in arrays), indices=tuple(indices))

@@ -1,0 +1,183 @@
+"""The train stage: from a recipe to a trained model, its card and the probe that later stages are compared on."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from detkit.core.console import say
+from detkit.core.errors import GateError, UserError
+from detkit.core.stage import Work
+from detkit.data.dataset import Dataset, load_dataset
+from detkit.data.geometry import Geometry
+from detkit.data.training import TrainingSamples
+from detkit.models.build import build_detector
+from detkit.models.cost import cost_of
+from detkit.models.files import save_model
+from detkit.recipe.schema import Recipe
+from detkit.train.device import Placement, grad_scaler, micro_batches, placement_from_environment
+from detkit.train.ema import WeightAverage
+from detkit.train.launch import launched, read_scores
+from detkit.train.checkpoint import Progress
+from detkit.train.loader import EpochOrder, TrainLoader
+from detkit.train.loop import Course, Trainee, resume, train
+from detkit.train.plots import write_curves
+from detkit.train.probe import write_probe
+
+
+def train_stage(work: Work) -> dict[str, Any]:
+    """Train in this process, or in `work.options["nproc"]` processes, and return the results for the manifest.
+
+    Raises GateError where the accuracy falls short of the recipe's `expect`.
+    """
+    began = time.perf_counter()
+    nproc = int(work.options.get("nproc", 1))
+    if nproc > 1:
+        launched(work.folder, work.recipe, nproc=nproc)
+        results = read_scores(work.folder)
+    else:
+        results = trained(work.folder, work.recipe)
+    write_curves(work.folder)
+    check_expectation(work.recipe, results)
+    return results | {"wall_s": time.perf_counter() - began, "num_processes": nproc}
+
+
+def trained(folder: Path, recipe: Recipe) -> dict[str, Any]:
+    """Train in this process as one rank of the job that the environment describes; the first rank writes the files."""
+    place = placement_from_environment()
+    began = time.perf_counter()
+    training, validation = load_dataset(recipe.data, "train"), load_dataset(recipe.data, "val")
+    check_classes(training, validation)
+    if place.is_first:
+        tell_problems(training, "train")
+        tell_problems(validation, "val")
+    torch.manual_seed(recipe.train.seed)
+    trainee, course = prepared(folder, recipe, place, training=training, validation=validation)
+    resume(trainee, folder)
+    scores = train(trainee, course)
+    if not place.is_first:
+        return {}
+    if not scores:
+        # Killed between the last checkpoint and the commit: the training is whole, only its score is missing.
+        from detkit.train.loop import evaluate
+
+        scores = evaluate(trainee, course) or {}
+    card = model_card(recipe, training)
+    save_model(folder, trainee.average.model, card)
+    write_probe(folder, trainee.average.model, validation, course.geometry, recipe=recipe)
+    cost = cost_of(trainee.average.model, recipe.data.image_size_px)
+    return {
+        **scores,
+        "num_train_images": len(training.images),
+        "num_val_images": len(validation.images),
+        "num_problems": len(training.problems) + len(validation.problems),
+        "problems": [f"{p.place}: {p.what}" for p in (*training.problems, *validation.problems)][:100],
+        "iterations": trainee.progress.iteration,
+        "train_s": trainee.progress.elapsed_s,
+        "setup_to_files_s": time.perf_counter() - began,
+        "parameters": cost.parameters,
+        "macs": cost.macs,
+        "device": str(place.device),
+    }
+
+
+def prepared(
+    folder: Path, recipe: Recipe, place: Placement, *, training: Dataset, validation: Dataset
+) -> tuple[Trainee, Course]:
+    """Build everything that the loop needs."""
+    settings = recipe.train
+    micro_batch, num_accumulated = micro_batches(
+        settings.batch, world_size=place.world_size, max_batch_per_device=settings.max_batch_per_device
+    )
+    if place.is_first:
+        say(
+            f"global batch {settings.batch} = {place.world_size} processes x {micro_batch} pictures x "
+            f"{num_accumulated} accumulated; {settings.precision} on {place.device}"
+        )
+    geometry = Geometry.from_settings(recipe.data)
+    samples = TrainingSamples(
+        training,
+        geometry,
+        recipe.data.augment,
+        seed=settings.seed,
+        cache_mb=recipe.data.cache_mb // place.world_size,
+    )
+    order = EpochOrder(
+        len(training.images), batch=settings.batch, rank=place.rank, world_size=place.world_size, seed=settings.seed
+    )
+    model = build_detector(recipe.model, len(training.classes)).to(place.device)
+    if settings.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    trainee = Trainee(
+        model=model,
+        average=WeightAverage(model, decay=settings.ema_decay, warmup_iterations=settings.ema_warmup_iterations),
+        optimizer=optimizer_for(model, recipe),
+        scaler=grad_scaler(place.device, settings.precision),
+        progress=Progress(),
+    )
+    loader = TrainLoader(samples, micro_batch=micro_batch, order=order, num_workers=recipe.data.workers)
+    course = Course(recipe, loader, num_accumulated, validation, geometry, place, folder)
+    return trainee, course
+
+
+def optimizer_for(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimizer; weight decay acts on convolution weights only, not on norms and biases."""
+    settings = recipe.train
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    free = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": free, "weight_decay": 0.0},
+    ]
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.momentum, 0.999))
+
+
+def model_card(recipe: Recipe, training: Dataset) -> dict[str, Any]:
+    """What must be known to rebuild the model and to read its outputs."""
+    return {
+        "model": recipe.model.model_dump(mode="json"),
+        "num_classes": len(training.classes),
+        "classes": list(training.classes),
+        "category_ids": [int(i) for i in training.category_ids],
+        "image_size_px": recipe.data.image_size_px,
+        "geometry": Geometry.from_settings(recipe.data).as_dict(),
+        "fused": False,
+    }
+
+
+def check_classes(training: Dataset, validation: Dataset) -> None:
+    """Refuse parts that name their classes differently or hold no picture."""
+    for dataset, part in ((training, "train"), (validation, "val")):
+        if not dataset.images:
+            raise UserError(f"data.{part} has no usable picture", hint="detkit show RECIPE names the folders it reads")
+    if training.classes != validation.classes:
+        raise UserError(
+            f"train has classes {list(training.classes)}, val has {list(validation.classes)}",
+            hint="name them in order: --set data.classes=[...]",
+        )
+
+
+def tell_problems(dataset: Dataset, part: str) -> None:
+    """Name what was left out of a part."""
+    for problem in dataset.problems[:20]:
+        say(f"data.{part}: {problem.place}: {problem.what}")
+    if len(dataset.problems) > 20:
+        say(f"data.{part}: and {len(dataset.problems) - 20} more, all in train/manifest.json")
+
+
+def check_expectation(recipe: Recipe, results: dict[str, Any]) -> None:
+    """Compare scores with the recipe's promise."""
+    for name in ("ap", "ap50"):
+        promised = getattr(recipe.expect, name)
+        if promised is not None and results[name] < promised - recipe.expect.tolerance:
+            raise GateError(
+                f"{name} is {results[name]:.4f}; the recipe expects {promised:.4f} - {recipe.expect.tolerance:.4f}",
+                hint="train/metrics.jsonl and train/plots show the course; `expect:` holds the promise",
+            )
+
+
+__all__ = ["train_stage", "trained"]

@@ -1,0 +1,133 @@
+"""Training on drawn scenes: it learns, resumes exactly, stops on a non-finite loss and runs in several processes."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from detkit.core.errors import GateError, UserError
+from detkit.recipe.schema import Recipe
+from detkit.train import loop
+from detkit.train.stage import train_stage
+
+
+def small_recipe(**changes: Any) -> Recipe:
+    base = {
+        "data.format": "scenes",
+        "data.image_size_px": 64,
+        "data.workers": 0,
+        "data.scenes": {"num_train": 12, "num_val": 6, "picture_hw": (48, 64), "max_objects": 3},
+        "data.augment.close_last_epochs": 1,
+        "model.block": "plain",
+        "train.epochs": 2,
+        "train.batch": 4,
+        "train.eval_every_epochs": 100,
+        "train.probe_images": 2,
+    }
+    return Recipe().derive(base | changes)
+
+
+@pytest.fixture(autouse=True)
+def scenes_are_drawn_below_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def trained(folder: Path, recipe: Recipe, **options: Any) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    work: Any = SimpleNamespace(folder=folder, recipe=recipe, options=options)
+    return train_stage(work)
+
+
+def test_train_leaves_model_card_probe_curves_and_one_row_per_epoch(tmp_path: Path) -> None:
+    results = trained(tmp_path / "a", small_recipe())
+    card = json.loads((tmp_path / "a/model.json").read_text())
+    probe = np.load(tmp_path / "a/probe.npz")
+    rows = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    assert 0 <= results["ap"] <= 1 and results["iterations"] == 6
+    assert card["num_classes"] == len(card["classes"]) and card["fused"] is False
+    assert probe["images_u8"].shape == (2, 64, 64, 3) and probe["scores_BAC"].dtype == np.float64
+    assert [row["epoch"] for row in rows] == [1, 2] and "ap" in rows[-1]
+    assert (tmp_path / "a/plots/curves.png").stat().st_size > 5000
+
+
+def test_probe_outputs_are_those_of_the_saved_model(tmp_path: Path) -> None:
+    from detkit.data.geometry import Geometry
+    from detkit.models.files import load_model
+    from detkit.train.probe import raw_outputs
+
+    trained(tmp_path / "a", small_recipe())
+    model, card = load_model(tmp_path / "a")
+    probe = np.load(tmp_path / "a/probe.npz")
+    again = raw_outputs(model, probe["images_u8"], Geometry.from_dict(card["geometry"]), dtype=torch.float64)
+    for name in ("scores_BAC", "boxes_BA4"):
+        np.testing.assert_allclose(again[name], probe[name], rtol=1e-12, atol=1e-12)
+
+
+def test_resumed_weights_equal_the_uninterrupted_run_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small_recipe(**{"train.epochs": 3})
+    trained(tmp_path / "whole", recipe)
+    original, seen = loop.save, []
+
+    def save_then_die(trainee: loop.Trainee, folder: Path) -> None:
+        original(trainee, folder)
+        seen.append(trainee.progress.epoch)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save", save_then_die)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut", recipe)
+    trained(tmp_path / "cut", recipe)
+    whole, cut = (safetensors.torch.load_file(tmp_path / n / "model.safetensors") for n in ("whole", "cut"))
+    assert seen == [1, 2, 3] and whole.keys() == cut.keys()
+    assert all(torch.equal(whole[k], cut[k]) for k in whole)
+
+
+def test_a_non_finite_loss_stops_the_run_and_names_step_and_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = loop.detection_loss
+
+    def poisoned(*args: Any, **kwargs: Any) -> Any:
+        losses = original(*args, **kwargs)
+        return loop.Losses(losses.total * float("nan"), losses.dense_score, losses.score, losses.box)
+
+    monkeypatch.setattr(loop, "detection_loss", poisoned)
+    with pytest.raises(UserError, match=r"the loss is nan at iteration 0 .*pictures: .+"):
+        trained(tmp_path / "a", small_recipe())
+    assert not (tmp_path / "a/model.safetensors").exists()
+
+
+def test_accuracy_below_the_recipes_promise_fails_the_gate(tmp_path: Path) -> None:
+    with pytest.raises(GateError, match="the recipe expects 0.9900"):
+        trained(tmp_path / "a", small_recipe(**{"expect.ap": 0.99}))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision_trains_to_finite_weights(tmp_path: Path, precision: str) -> None:
+    trained(tmp_path / "a", small_recipe(**{"train.precision": precision, "train.epochs": 1}))
+    weights = safetensors.torch.load_file(tmp_path / "a/model.safetensors")
+    assert all(torch.isfinite(w).all() for w in weights.values())
+
+
+def test_accumulated_micro_batches_take_the_same_number_of_steps(tmp_path: Path) -> None:
+    results = trained(tmp_path / "a", small_recipe(**{"train.max_batch_per_device": 2}))
+    assert results["iterations"] == 6
+
+
+def test_two_processes_train_and_score_like_one(tmp_path: Path) -> None:
+    from detkit.train.evaluate import evaluate_torch
+
+    recipe = small_recipe(**{"train.epochs": 1})
+    results = trained(tmp_path / "two", recipe, nproc=2)
+    alone = evaluate_torch(tmp_path / "two", recipe.data)
+    assert results["num_processes"] == 2 and results["iterations"] == 3
+    # Scores of sharded validation equal those of one process on the saved weights.
+    assert results["ap"] == pytest.approx(alone["ap"], abs=1e-9)
