@@ -46,8 +46,8 @@ class BoxTower(nn.Module):
 class TwoWayHead(nn.Module):
     """Boxes shared by two scorers.
 
-    The dense scorer learns from many anchors per object and shapes the features. The one-to-one scorer sees detached
-    features, learns from one anchor per object and therefore needs no NMS; it is what deployment keeps.
+    The dense scorer learns from many anchors per object and shapes the features quickly. The one-to-one scorer learns
+    from one anchor per object and therefore needs no NMS; it is what deployment keeps.
 
     Returns `scores_BAC` (logits) and `boxes_BA4` (xyxy, px of the network input), and in training also
     `dense_scores_BAC`. After `without_training_parts` the dense scorer is gone.
@@ -64,8 +64,7 @@ class TwoWayHead(nn.Module):
 
     def forward(self, features: Sequence[Tensor]) -> dict[str, Tensor]:
         boxes = [decoded(tower(x), stride) for tower, x, stride in zip(self.box, features, STRIDES, strict=True)]
-        inputs = [x.detach() for x in features] if self.training else features
-        outputs = {"scores_BAC": flattened(self.score, inputs), "boxes_BA4": torch.cat(boxes, 1)}
+        outputs = {"scores_BAC": flattened(self.score, features), "boxes_BA4": torch.cat(boxes, 1)}
         if self.training and self.dense_score is not None:
             outputs["dense_scores_BAC"] = flattened(self.dense_score, features)
         return outputs

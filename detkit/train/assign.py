@@ -21,6 +21,15 @@ class Targets:
 
 
 @dataclass(frozen=True)
+class Alignment:
+    """How anchors are ranked: score^alpha * IoU^beta, and how many an object takes."""
+
+    num_candidates: int
+    alpha: float
+    beta: float
+
+
+@dataclass(frozen=True)
 class Overlaps:
     """What assignment needs to know of boxes: IoU and whether the anchor's centre lies in the object."""
 
@@ -41,18 +50,10 @@ def overlaps(boxes_BA4: Tensor, centres_A2: Tensor, objects_BM4: Tensor, valid_B
     return Overlaps(overlap / union.clamp(min=1e-9) * valid_BM.unsqueeze(-1), inside)
 
 
-def assign_targets(
-    scores_BAC: Tensor,
-    found: Overlaps,
-    labels_BM: Tensor,
-    *,
-    num_candidates: int,
-    alpha: float,
-    beta: float,
-) -> Targets:
+def assign_targets(scores_BAC: Tensor, found: Overlaps, labels_BM: Tensor, rule: Alignment) -> Targets:
     """Task-aligned assignment (Feng et al., TOOD, ICCV 2021, section 3.2).
 
-    Alignment t = score^alpha * IoU^beta; every object takes the `num_candidates` anchors of highest t whose centres it
+    Alignment t = score^alpha * IoU^beta; every object takes the `rule.num_candidates` anchors of highest t whose centres it
     holds; an anchor wanted twice goes to the object of higher IoU. Soft target = t scaled so that an object's best
     anchor gets the object's best IoU. `scores_BAC` are probabilities; labels of padding may be any valid class.
     """
@@ -63,8 +64,8 @@ def assign_targets(
         return Targets(torch.zeros_like(scores_BAC), empty, empty.bool())
     index = labels_BM.unsqueeze(1).expand(-1, num_anchors, -1)
     object_scores_BMA = scores_BAC.gather(2, index).transpose(1, 2)
-    alignment = object_scores_BMA.pow(alpha) * found.iou_BMA.pow(beta) * found.inside_BMA
-    best, anchor = alignment.topk(min(num_candidates, num_anchors), dim=-1)
+    alignment = object_scores_BMA.pow(rule.alpha) * found.iou_BMA.pow(rule.beta) * found.inside_BMA
+    best, anchor = alignment.topk(min(rule.num_candidates, num_anchors), dim=-1)
     chosen_BMA = torch.zeros_like(found.inside_BMA).scatter_(-1, anchor, best > 0)
     wanted = torch.where(chosen_BMA, found.iou_BMA, -1.0)
     top_iou, object_BA = wanted.max(dim=1)

@@ -152,7 +152,7 @@ def stop_if_not_finite(losses: Losses, batch: Batch, course: Course, iteration: 
     names = ", ".join(course.loader.name_of(index) for index in batch.indices)
     parts = f"score {losses.score:.3g}, dense score {losses.dense_score:.3g}, box {losses.box:.3g}"
     raise UserError(
-        f"the loss is {float(losses.total)} at iteration {iteration} ({parts}); pictures: {names}",
+        f"the loss is {losses.total.item()} at iteration {iteration} ({parts}); pictures: {names}",
         hint="lower train.lr, lengthen train.warmup_iterations, or check those labels; last.ckpt holds the epoch before",
     )
 

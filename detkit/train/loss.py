@@ -6,11 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detkit.train.assign import Targets, assign_targets, overlaps
+from detkit.train.assign import Alignment, Targets, assign_targets, overlaps
 
 # B images, A anchors, M objects of the fullest image, C classes, P positive anchors.
 
-DENSE_CANDIDATES = 10
+# Candidates per object and exponents of score and IoU. The one-to-one scorer weighs its own score more, so that the
+# anchor which leads keeps the lead instead of changing with every small change of the boxes.
+DENSE = Alignment(num_candidates=10, alpha=0.5, beta=6.0)
+ONE_TO_ONE = Alignment(num_candidates=1, alpha=1.0, beta=4.0)
 SCORE_WEIGHT = 1.0
 BOX_WEIGHT = 2.5
 SIDE_WEIGHT = 1.0
@@ -38,8 +41,8 @@ def detection_loss(
     boxes, dense, single = outputs["boxes_BA4"], outputs["dense_scores_BAC"], outputs["scores_BAC"]
     with torch.no_grad():
         found = overlaps(boxes, centres_A2, objects_BM4, valid_BM)
-        many = assign_targets(dense.sigmoid(), found, labels_BM, num_candidates=DENSE_CANDIDATES, alpha=0.5, beta=6.0)
-        one = assign_targets(single.sigmoid(), found, labels_BM, num_candidates=1, alpha=0.5, beta=6.0)
+        many = assign_targets(dense.sigmoid(), found, labels_BM, DENSE)
+        one = assign_targets(single.sigmoid(), found, labels_BM, ONE_TO_ONE)
     dense_score = score_loss(dense, many)
     score = score_loss(single, one)
     box = box_loss(boxes, objects_BM4, many)

@@ -10,7 +10,7 @@ from torch import nn
 
 from detkit.core.errors import UserError
 from detkit.train import schedule
-from detkit.train.assign import assign_targets, overlaps
+from detkit.train.assign import Alignment, assign_targets, overlaps
 from detkit.train.device import micro_batches
 from detkit.train.ema import WeightAverage
 from detkit.train.loader import EpochOrder
@@ -46,7 +46,7 @@ def assignment(num_candidates: int):
     labels, valid = torch.tensor([[0, 1]]), torch.ones(1, 2, dtype=torch.bool)
     scores = torch.full((1, 9, 2), 0.5)
     found = overlaps(boxes, centres, objects, valid)
-    return found, assign_targets(scores, found, labels, num_candidates=num_candidates, alpha=0.5, beta=6.0)
+    return found, assign_targets(scores, found, labels, Alignment(num_candidates, 0.5, 6.0))
 
 
 def test_one_candidate_gives_every_object_its_best_anchor_with_its_iou() -> None:
@@ -115,14 +115,14 @@ def test_warmup_grows_by_equal_amounts() -> None:
 def test_average_equals_the_recurrence_in_float64() -> None:
     model = nn.Linear(1, 1, bias=False).double()
     average = WeightAverage(model, decay=0.9, warmup_iterations=3)
-    expected = float(model.weight)
+    expected = model.weight.item()
     for t in range(1, 8):
         with torch.no_grad():
             model.weight.add_(1.0)
         average.update(model)
         decay = 0.9 * (1 - math.exp(-t / 3))
-        expected = decay * expected + (1 - decay) * float(model.weight)
-    assert float(average.model.weight) == pytest.approx(expected, rel=1e-12)
+        expected = decay * expected + (1 - decay) * model.weight.item()
+    assert average.model.weight.item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,4 @@ def branch_conv(shape: ConvShape) -> nn.Conv2d:
 
 def point_conv(shape: ConvShape) -> nn.Conv2d:
     """The 1x1 convolution of a branch, without bias; its input comes from `shape.pointwise_input`."""
-    return nn.Conv2d(
-        shape.in_channels, shape.out_channels, 1, stride=shape.stride, groups=shape.groups, bias=False
-    )
+    return nn.Conv2d(shape.in_channels, shape.out_channels, 1, groups=shape.groups, bias=False)

@@ -1,0 +1,73 @@
+"""How far two tables of detections differ, robust against rows whose equal scores swap places."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from detkit.core.errors import GateError
+
+# N pictures, K rows x1 y1 x2 y2 score label.
+
+
+@dataclass(frozen=True)
+class TableDifference:
+    """Largest differences relative to the largest absolute expected value, and rows without a partner."""
+
+    boxes: float
+    scores: float
+    num_unmatched: int
+    num_rows: int
+
+
+def table_difference(actual_NK6: np.ndarray, expected_NK6: np.ndarray, *, tolerance: float) -> TableDifference:
+    """Compare sorted scores place by place, and boxes row by row after pairing rows of equal label and score.
+
+    A row pairs with the closest box among rows of its label whose score differs by at most ten tolerances. The last
+    rows of a full table may differ where scores tie at the cut, so rows at the lowest score need no partner.
+    """
+    if actual_NK6.shape != expected_NK6.shape:
+        return TableDifference(np.inf, np.inf, int(expected_NK6.shape[0] * expected_NK6.shape[1]), 0)
+    scores = float(np.abs(actual_NK6[..., 4] - expected_NK6[..., 4]).max() / np.abs(expected_NK6[..., 4]).max())
+    largest = float(np.abs(expected_NK6[..., :4]).max())
+    worst, unmatched = 0.0, 0
+    for actual, expected in zip(actual_NK6, expected_NK6, strict=True):
+        cut = expected[:, 4].min() + 10 * tolerance
+        for row in expected[expected[:, 4] > cut]:
+            same = actual[(actual[:, 5] == row[5]) & (np.abs(actual[:, 4] - row[4]) <= 10 * tolerance)]
+            if not len(same):
+                unmatched += 1
+                continue
+            worst = max(worst, float(np.abs(same[:, :4] - row[:4]).max(1).min()) / largest)
+    return TableDifference(worst, scores, unmatched, int(expected_NK6.shape[0] * expected_NK6.shape[1]))
+
+
+def gate_tables(actual_NK6: np.ndarray, expected_NK6: np.ndarray, *, tolerance: float, hop: str) -> TableDifference:
+    """The difference, or GateError naming the output where it exceeds `tolerance` or is not a number."""
+    found = table_difference(actual_NK6, expected_NK6, tolerance=tolerance)
+    for name, value in (("boxes", found.boxes), ("scores", found.scores)):
+        if not value <= tolerance:
+            raise GateError(
+                f"{hop}: {name} of `detections` differ by {value:.3g} relative, more than {tolerance:.3g}",
+                hint="--set export.tolerance=... only with a reason",
+            )
+    if found.num_unmatched:
+        raise GateError(f"{hop}: {found.num_unmatched} of {found.num_rows} detections have no equal partner")
+    return found
+
+
+def onnxruntime_outputs(model: Path, inputs: np.ndarray) -> np.ndarray:
+    """The graph's first output on `inputs`, in ONNX Runtime on the CPU, in batches of the graph's fixed size."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    entry = session.get_inputs()[0]
+    batch = int(entry.shape[0])
+    padded = np.concatenate([inputs, np.repeat(inputs[-1:], -len(inputs) % batch, axis=0)])
+    rows = [
+        session.run(None, {entry.name: padded[i : i + batch]})[0]  # type: ignore[index]
+        for i in range(0, len(padded), batch)
+    ]
+    return np.concatenate(rows)[: len(inputs)]  # type: ignore[arg-type]
