@@ -35,7 +35,7 @@ def evaluate_torch(folder: Any, settings: Any, *, batch: int = 8) -> dict[str, A
 def scored(
     deployed: nn.Module, dataset: Dataset, geometry: Geometry, *, place: Placement, batch: int
 ) -> dict[str, Any] | None:
-    """Scores on the first rank, None on the others; every rank detects its own share of the pictures.
+    """Scores and `results` rows on the first rank, None on the others; every rank detects its share of the pictures.
 
     The shares are gathered once, at the end, so the ranks may hold different numbers of pictures, even none.
     """
@@ -52,7 +52,7 @@ def scored(
         return None
     # COCOeval breaks ties by order, so the order must not depend on how the pictures were shared.
     results.sort(key=lambda row: row["image_id"])
-    return evaluate_boxes(coco_ground_truth(dataset), results)
+    return evaluate_boxes(coco_ground_truth(dataset), results) | {"results": results}
 
 
 def detected(

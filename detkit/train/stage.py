@@ -17,12 +17,12 @@ from detkit.models.build import build_detector
 from detkit.models.cost import cost_of
 from detkit.models.files import save_model
 from detkit.recipe.schema import Recipe
+from detkit.train.checkpoint import Progress
 from detkit.train.device import Placement, grad_scaler, micro_batches, placement_from_environment
 from detkit.train.ema import WeightAverage
 from detkit.train.launch import launched, read_scores
-from detkit.train.checkpoint import Progress
 from detkit.train.loader import EpochOrder, TrainLoader
-from detkit.train.loop import Course, Trainee, resume, train
+from detkit.train.loop import Course, Trainee, evaluate, resume, train
 from detkit.train.plots import write_curves
 from detkit.train.probe import write_probe
 
@@ -61,9 +61,8 @@ def trained(folder: Path, recipe: Recipe) -> dict[str, Any]:
         return {}
     if not scores:
         # Killed between the last checkpoint and the commit: the training is whole, only its score is missing.
-        from detkit.train.loop import evaluate
-
         scores = evaluate(trainee, course) or {}
+    scores.pop("results")
     card = model_card(recipe, training)
     save_model(folder, trainee.average.model, card)
     write_probe(folder, trainee.average.model, validation, course.geometry, recipe=recipe)
