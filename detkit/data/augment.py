@@ -35,7 +35,12 @@ class Window:
 
 
 def augmented(
-    sources: Sequence[Sample], settings: AugmentSettings, size_px: int, *, pad_value: int, closed: bool,
+    sources: Sequence[Sample],
+    settings: AugmentSettings,
+    size_px: int,
+    *,
+    pad_value: int,
+    closed: bool,
     rng: np.random.Generator,
 ) -> Sample:
     """A training picture (size_px, size_px, 3) from one source, or from four in a mosaic.
@@ -60,7 +65,12 @@ def mosaic_windows(size_px: int, rng: np.random.Generator) -> list[Window]:
 
 
 def warped(
-    source: Sample, window: Window, canvas: np.ndarray, *, settings: AugmentSettings, closed: bool,
+    source: Sample,
+    window: Window,
+    canvas: np.ndarray,
+    *,
+    settings: AugmentSettings,
+    closed: bool,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a flipped, zoomed and shifted source into a window of `canvas`; return its boxes and labels there."""
@@ -77,15 +87,11 @@ def warped(
     scale = zoom * signs
     offset = centre - scale * np.array([width, height]) / 2
     view = canvas[window.top : window.bottom, window.left : window.right]
-    matrix = np.array(
-        [[scale[0], 0, offset[0] - window.left], [0, scale[1], offset[1] - window.top]], np.float64
-    )
+    matrix = np.array([[scale[0], 0, offset[0] - window.left], [0, scale[1], offset[1] - window.top]], np.float64)
     # warpAffine maps pixel centres; boxes are in edge coordinates, half a pixel apart.
     matrix[:, 2] += (scale - 1) * 0.5
     pad = tuple(int(v) for v in canvas[window.top, window.left])
-    view[:] = cv2.warpAffine(
-        source.image, matrix, (view.shape[1], view.shape[0]), flags=cv2.INTER_LINEAR, borderValue=pad
-    )
+    view[:] = cv2.warpAffine(source.image, matrix, (view.shape[1], view.shape[0]), flags=cv2.INTER_LINEAR, borderValue=pad)
     return moved_boxes(source, scale, offset, window=window, settings=settings)
 
 
@@ -108,7 +114,7 @@ def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Gene
     contrast = 1 + rng.uniform(-settings.contrast, settings.contrast)
     brightness = 1 + rng.uniform(-settings.brightness, settings.brightness)
     levels = (np.arange(256) - 128) * contrast + 128
-    image = cv2.LUT(image, np.clip(levels * brightness, 0, 255).astype(np.uint8))
+    image = cv2.LUT(image, np.clip(np.rint(levels * brightness), 0, 255).astype(np.uint8))
     saturation = 1 + rng.uniform(-settings.saturation, settings.saturation)
     turn = 2 * np.pi * rng.uniform(-settings.hue, settings.hue)
     if saturation == 1 and turn == 0:

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from detkit.data.geometry import Geometry
+
 
 @dataclass(frozen=True)
 class Detections:
-    """N detections: `boxes_xyxy` (N, 4) float32 px of the original picture, `scores` (N,) in [0, 1], `labels` (N,) class indices.
+    """N detections: `boxes_xyxy` (N, 4) px of the original picture, `scores` (N,) in [0, 1], `labels` (N,) class indices.
 
     Raises ValueError with the expected and the actual shape.
     """
@@ -36,9 +38,7 @@ class Detections:
     def coco_results(self, image_id: int, category_ids: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of COCO's results format: `bbox` is x, y, width, height in px."""
         rows = []
-        for (x1, y1, x2, y2), score, label in zip(
-            self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True
-        ):
+        for (x1, y1, x2, y2), score, label in zip(self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True):
             rows.append(
                 {
                     "image_id": image_id,
@@ -50,7 +50,7 @@ class Detections:
         return rows
 
 
-def detections_from_table(table_K6: np.ndarray, geometry: Any, original_hw: tuple[int, int]) -> Detections:
+def detections_from_table(table_K6: np.ndarray, geometry: Geometry, original_hw: tuple[int, int]) -> Detections:
     """Detections in the original picture from rows x1 y1 x2 y2 score label in px of the network input.
 
     `geometry` is the Geometry that made the input of a picture of height and width `original_hw`.

@@ -1,5 +1,6 @@
 """Decode pictures to RGB uint8, upright as the EXIF orientation says."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from detkit.core.errors import UserError
 
 # Pillow's own modes for 16-bit grey, which convert("RGB") would clip instead of scale.
 WIDE_GREY = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+# What Pillow's readers raise on damaged files, by format.
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 
 
 def read_image(path: Path) -> np.ndarray:
@@ -19,7 +22,7 @@ def read_image(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as picture:
             return rgb_from_picture(ImageOps.exif_transpose(picture))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path} cannot be read as a picture: {error}", hint="replace the file or drop it") from error
 
 
@@ -37,6 +40,6 @@ def oriented_size(path: Path) -> tuple[int, int]:
         with Image.open(path) as picture:
             width, height = picture.size
             turned = picture.getexif().get(0x0112, 1) >= 5
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path} cannot be read as a picture: {error}", hint="replace the file or drop it") from error
     return (height, width) if turned else (width, height)

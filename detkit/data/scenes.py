@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ SHAPES = ("disc", "box", "triangle", "ring")
 OVERSAMPLING = 3
 MAX_OVERLAP = 0.35
 SIZE_RANGE = (0.12, 0.45)
-VERSION = 1
+# Raised whenever the same settings draw other pictures or boxes.
+VERSION = 2
 
 
 def scene_settings(settings: DataSettings) -> DataSettings:
@@ -28,24 +28,24 @@ def scene_settings(settings: DataSettings) -> DataSettings:
     """
     key = hashlib.sha256(f"{VERSION} {settings.scenes.model_dump_json()}".encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detkit"
-    folder = (Path(settings.root) if settings.root else cache) / f"scenes-{key}"
+    folder = (Path(settings.root).expanduser() if settings.root else cache) / f"scenes-{key}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".scenes-", dir=folder.parent))
-        write_scenes(staging, settings.scenes)
-        try:
-            staging.rename(folder)
-        except OSError:
-            # Another process drew the same scenes first.
-            shutil.rmtree(staging)
-    return settings.model_copy(
-        update={"root": str(folder), "format": "coco", "train": ("train",), "val": ("val",), "images": ""}
-    )
+        with tempfile.TemporaryDirectory(prefix=".scenes-", dir=folder.parent) as staging:
+            drawing = Path(staging) / "scenes"
+            write_scenes(drawing, settings.scenes)
+            try:
+                drawing.rename(folder)
+            except OSError:
+                # Another process may have drawn the same scenes first.
+                if not folder.is_dir():
+                    raise
+    return settings.model_copy(update={"root": str(folder), "format": "coco", "train": ("train",), "val": ("val",), "images": ""})
 
 
 def write_scenes(folder: Path, settings: SceneSettings) -> None:
     """Write train/, val/ and annotations/{train,val}.json; the two parts come from different random streams."""
-    (folder / "annotations").mkdir()
+    (folder / "annotations").mkdir(parents=True)
     for stream, (part, count) in enumerate((("train", settings.num_train), ("val", settings.num_val))):
         (folder / part).mkdir()
         content: dict[str, Any] = {
@@ -74,29 +74,41 @@ def write_scenes(folder: Path, settings: SceneSettings) -> None:
 
 
 def drawn_scene(settings: SceneSettings, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Pixels (H, W, 3) uint8, boxes (N, 4) xyxy px around the drawn extent, labels; later objects cover earlier ones."""
+    """Pixels (H, W, 3) uint8, boxes (N, 4) xyxy px around what can be seen, labels; later objects cover earlier ones."""
     height, width = settings.picture_hw
     background = textured(height, width, rng)
     canvas = Image.fromarray(background).resize((width * OVERSAMPLING, height * OVERSAMPLING))
-    draw = ImageDraw.Draw(canvas)
-    boxes: list[list[float]] = []
+    # Which object each drawn pixel shows, from 1; 0 is background.
+    shown = Image.new("L", canvas.size)
+    draw, mark = ImageDraw.Draw(canvas), ImageDraw.Draw(shown)
+    outer: list[list[float]] = []
     labels: list[int] = []
     wanted = int(rng.integers(1, settings.max_objects + 1))
     for _ in range(wanted * 6):
-        if len(boxes) == wanted:
+        if len(outer) == wanted:
             break
         size = rng.uniform(*SIZE_RANGE) * min(height, width)
         label = int(rng.integers(len(SHAPES)))
         centre = rng.uniform((size / 2, size / 2), (width - size / 2, height - size / 2))
         outline = shape_outline(SHAPES[label], centre, size, rng)
         box = [*outline.min(0), *outline.max(0)]
-        if all(covered(box, other) < MAX_OVERLAP for other in boxes):
+        if all(covered(box, other) < MAX_OVERLAP for other in outer):
             draw_shape(draw, SHAPES[label], outline, contrasting(background, centre, rng))
-            boxes.append(box)
+            outer.append(box)
+            draw_shape(mark, SHAPES[label], outline, len(outer))
             labels.append(label)
+    extents = [visible_box(shown, number) for number in range(1, len(outer) + 1)]
+    seen = [(extent, label) for extent, label in zip(extents, labels, strict=True) if extent is not None]
     pixels = np.asarray(canvas.resize((width, height), Image.Resampling.BOX), np.int16)
-    noisy = pixels + rng.normal(0, 6, pixels.shape)
-    return np.clip(noisy, 0, 255).astype(np.uint8), np.asarray(boxes, np.float64).reshape(-1, 4), labels
+    noisy = np.clip(pixels + rng.normal(0, 6, pixels.shape), 0, 255).astype(np.uint8)
+    boxes = np.asarray([extent for extent, _ in seen], np.float64).reshape(-1, 4)
+    return noisy, boxes, [label for _, label in seen]
+
+
+def visible_box(shown: Image.Image, number: int) -> list[float] | None:
+    """Tight box, px of the final picture, around the pixels that show object `number`; None where it is hidden."""
+    extent = shown.point([255 if value == number else 0 for value in range(256)]).getbbox()
+    return None if extent is None else [side / OVERSAMPLING for side in extent]
 
 
 def textured(height: int, width: int, rng: np.random.Generator) -> np.ndarray:
@@ -115,7 +127,8 @@ def shape_outline(shape: str, centre: np.ndarray, size: float, rng: np.random.Ge
     return centre + points * rng.uniform(0.7, 1.0, 2)
 
 
-def draw_shape(draw: ImageDraw.ImageDraw, shape: str, outline: np.ndarray, colour: tuple[int, ...]) -> None:
+def draw_shape(draw: ImageDraw.ImageDraw, shape: str, outline: np.ndarray, colour: tuple[int, ...] | int) -> None:
+    """Fill an outline, or stroke it for a ring, at the canvas' higher resolution."""
     points = [(float(x), float(y)) for x, y in outline * OVERSAMPLING]
     if shape == "ring":
         extent = float(np.ptp(outline, axis=0).min())

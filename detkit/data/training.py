@@ -1,5 +1,7 @@
 """Training samples: decoded pictures kept in memory within a budget, changed at random by seed, epoch and index alone."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from detkit.core.console import say
@@ -17,22 +19,16 @@ class TrainingSamples:
     share them. The rest is decoded each time.
     """
 
-    def __init__(
-        self, dataset: Dataset, geometry: Geometry, settings: AugmentSettings, *, seed: int, cache_mb: int
-    ) -> None:
+    def __init__(self, dataset: Dataset, geometry: Geometry, settings: AugmentSettings, *, seed: int, cache_mb: int) -> None:
         self._images = dataset.images
         self._geometry = geometry
         self._settings = settings
         self._seed = seed
-        self._cache: list[np.ndarray] = []
-        budget_bytes = cache_mb << 20
-        for image in dataset.images:
-            where = geometry.place((image.height, image.width))
-            budget_bytes -= where.height * where.width * 3
-            if budget_bytes < 0:
-                say(f"cache: {len(self._cache)} of {len(self._images)} pictures fit data.cache_mb {cache_mb}")
-                break
-            self._cache.append(self._decoded(image))
+        num_cached = self._num_that_fit(cache_mb << 20)
+        if num_cached < len(self._images):
+            say(f"cache: {num_cached} of {len(self._images)} pictures fit into {cache_mb} MiB (data.cache_mb)")
+        with ThreadPoolExecutor() as pool:
+            self._cache = list(pool.map(self._decoded, self._images[:num_cached]))
 
     def __len__(self) -> int:
         return len(self._images)
@@ -59,6 +55,10 @@ class TrainingSamples:
             rng=rng,
         )
         return result.image, result.boxes_xyxy, result.labels
+
+    def _num_that_fit(self, budget_bytes: int) -> int:
+        places = [self._geometry.place((image.height, image.width)) for image in self._images]
+        return int(np.searchsorted(np.cumsum([p.height * p.width * 3 for p in places]), budget_bytes, side="right"))
 
     def _source(self, index: int) -> Sample:
         image = self._images[index]

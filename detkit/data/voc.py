@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detkit.core.errors import UserError
-from detkit.data.dataset import Dataset, LabelledImage, Problem, labelled_image
+from detkit.data.dataset import Dataset, LabelledImage, LabelledObject, Problem, labelled_image
 from detkit.data.images import oriented_size
 from detkit.recipe.schema import DataSettings
 
@@ -18,7 +18,7 @@ class Annotation:
     """Objects of one XML file: class names, boxes xyxy with exclusive right and bottom, and `difficult` marks."""
 
     names: list[str]
-    boxes: list[list[float]]
+    boxes: list[tuple[float, float, float, float]]
     difficult: list[bool]
 
 
@@ -32,7 +32,7 @@ def read_voc(root: Path, parts: Sequence[str], settings: DataSettings) -> Datase
     stems = [stem for part in parts for stem in listed(root / "ImageSets" / "Main" / f"{part}.txt")]
     folder = root / (settings.images or "JPEGImages")
     annotations = {stem: read_annotation(root / "Annotations" / f"{stem}.xml") for stem in stems}
-    classes = settings.classes or all_classes(root)
+    classes = chosen_classes(all_classes(root), settings.classes)
     images: list[LabelledImage] = []
     problems: list[Problem] = []
     for image_id, (stem, annotation) in enumerate(annotations.items(), start=1):
@@ -40,20 +40,15 @@ def read_voc(root: Path, parts: Sequence[str], settings: DataSettings) -> Datase
         if path is None:
             problems.append(Problem("missing picture", f"{folder / stem}.*", "listed, but there is no such picture"))
             continue
-        unknown = sorted(set(annotation.names) - set(classes))
-        if unknown:
-            raise UserError(f"{stem}.xml names class {unknown[0]!r}; data.classes is {list(classes)}")
         try:
             size_wh = oriented_size(path)
         except UserError as error:
             problems.append(Problem("unreadable picture", str(path), error.what))
             continue
-        labels = [classes.index(name) for name in annotation.names]
-        images.append(
-            labelled_image(
-                path, image_id, size_wh, boxes=annotation.boxes, labels=labels, crowd=annotation.difficult
-            )
-        )
+        objects, unused = objects_in_use(stem, annotation, classes)
+        image, empty = labelled_image(path, image_id, size_wh, objects=objects)
+        images.append(image)
+        problems += [*unused, *empty]
     return Dataset(tuple(images), tuple(classes), tuple(range(1, len(classes) + 1)), tuple(problems))
 
 
@@ -84,9 +79,30 @@ def read_annotation(path: Path) -> Annotation:
         if not name:
             raise UserError(f"{path} object {index} has no class name")
         found.names.append(name)
-        found.boxes.append([x1 - 1, y1 - 1, x2, y2] if x2 > x1 and y2 > y1 else [x1, y1, x2, y2])
+        found.boxes.append((x1 - 1, y1 - 1, x2, y2) if x2 > x1 and y2 > y1 else (x1, y1, x2, y2))
         found.difficult.append((item.findtext("difficult") or "0").strip() == "1")
     return found
+
+
+def chosen_classes(there: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Class names in label order. Raises UserError where `wanted` names one that no annotation has."""
+    unknown = [name for name in wanted if name not in there]
+    if unknown:
+        raise UserError(f"data.classes names {unknown[0]!r}; the annotations have {list(there)}")
+    return wanted or there
+
+
+def objects_in_use(stem: str, annotation: Annotation, classes: tuple[str, ...]) -> tuple[list[LabelledObject], list[Problem]]:
+    """Objects of the classes in use, and those left out because their class is not."""
+    objects: list[LabelledObject] = []
+    problems: list[Problem] = []
+    columns = zip(annotation.names, annotation.boxes, annotation.difficult, strict=True)
+    for number, (name, box, difficult) in enumerate(columns, start=1):
+        if name in classes:
+            objects.append(LabelledObject(f"object {number}", box, classes.index(name), difficult))
+        else:
+            problems.append(Problem("unused class", f"{stem}.xml object {number}", f"class {name!r} is not in use"))
+    return objects, problems
 
 
 def all_classes(root: Path) -> tuple[str, ...]:

@@ -2,9 +2,12 @@
 
 import contextlib
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pycocotools.coco import COCO
 
 NAMES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "ar_1", "ar_10", "ar_100")
 
@@ -14,14 +17,13 @@ def evaluate_boxes(ground_truth: dict[str, Any], results: list[dict[str, Any]]) 
 
     Keys are NAMES and `per_class`, a dict of AP by class name. -1 means that nothing was there to score, as in COCOeval.
     """
-    from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = ground_truth
-        truth.createIndex()
-        found = truth.loadRes(results) if results else empty_results(truth)
+        # pycocotools writes into what it is given.
+        truth = indexed({**ground_truth, "annotations": [dict(row) for row in ground_truth["annotations"]]})
+        rows: Any = [dict(row) for row in results]
+        found = truth.loadRes(rows) if rows else indexed({**ground_truth, "annotations": []})
         evaluation = COCOeval(truth, found, "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
@@ -42,11 +44,11 @@ def class_ap(precision: np.ndarray) -> float:
     return float(valid.mean()) if valid.size else -1.0
 
 
-def empty_results(truth: Any) -> Any:
-    """A COCO index without detections, which loadRes refuses to make."""
+def indexed(content: Any) -> "COCO":
+    """pycocotools' index of an annotation dict."""
     from pycocotools.coco import COCO
 
-    found = COCO()
-    found.dataset = {"images": truth.dataset["images"], "categories": truth.dataset["categories"], "annotations": []}
-    found.createIndex()
-    return found
+    index = COCO()
+    index.dataset = content
+    index.createIndex()
+    return index
