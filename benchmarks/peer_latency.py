@@ -39,10 +39,7 @@ def main() -> None:
     options = parser.parse_args()
     requests = {name: compiled(getattr(options, name), options.precision) for name in ("ours", "peer")}
     generator = np.random.default_rng(0)
-    images = {
-        name: generator.random(tuple(request.model_inputs[0].shape), dtype=np.float32)
-        for name, request in requests.items()
-    }
+    images = {name: generator.random(tuple(request.model_inputs[0].shape), dtype=np.float32) for name, request in requests.items()}
     times: dict[str, list[float]] = {"ours": [], "peer": []}
     for round_index in range(options.rounds):
         for name, request in requests.items():

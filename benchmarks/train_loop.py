@@ -1,6 +1,6 @@
 """Throughput of the whole training loop, data included, against the same step on one cached batch, interleaved by epoch.
 
-    python benchmarks/train_loop.py recipes/bccd.yaml --set data.root=PATH
+python benchmarks/train_loop.py recipes/bccd.yaml --set data.root=PATH
 """
 
 import argparse
@@ -30,9 +30,7 @@ def main() -> None:
     recipe = load_recipe(options.recipe, changes=options.changes)
     place = placement_from_environment()
     training = load_dataset(recipe.data, "train")
-    trainee, course = prepared(
-        Path(tempfile.mkdtemp()), recipe, place, training=training, validation=load_dataset(recipe.data, "val")
-    )
+    trainee, course = prepared(Path(tempfile.mkdtemp()), recipe, place, training=training, validation=load_dataset(recipe.data, "val"))
     centres = anchor_centres_for(recipe.data.image_size_px).to(place.device)
     trainee.model.train()
 

@@ -212,9 +212,7 @@ def train(recipe: Recipe, folder: Path, *, nproc: int, force: bool) -> tuple[Run
         if force and recorded is not None:
             say("train: forced; the finished training is replaced")
             (run.folder("train") / "last.ckpt").unlink(missing_ok=True)
-        manifest, changed = bring_up_to_date(
-            train_stage(), run, recipe, force=force, options={"nproc": nproc}
-        )
+        manifest, changed = bring_up_to_date(train_stage(), run, recipe, force=force, options={"nproc": nproc})
     return run, manifest, changed
 
 

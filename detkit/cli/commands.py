@@ -106,9 +106,7 @@ def fuse(run: RunArgument = None, changes: SetOption = None, force: ForceOption 
 
 
 @app.command()
-def export(
-    run: RunArgument = None, changes: SetOption = None, force: ForceOption = False, as_json: JsonOption = False
-) -> None:
+def export(run: RunArgument = None, changes: SetOption = None, force: ForceOption = False, as_json: JsonOption = False) -> None:
     """Write the fused network as simplified ONNX with its contract, proved in ONNX Runtime.
 
     Example: detkit export run/ --set export.uint8_input=true
@@ -184,9 +182,7 @@ def bench(
 @app.command("eval")
 def eval_command(
     run: RunArgument = None,
-    artifact: Annotated[
-        str, typer.Option("--artifact", help="train, fuse, onnx-unsimplified, onnx, a variant, or all.")
-    ] = "all",
+    artifact: Annotated[str, typer.Option("--artifact", help="train, fuse, onnx-unsimplified, onnx, a variant, or all.")] = "all",
     changes: SetOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -207,9 +203,7 @@ def eval_command(
 def predict(
     pictures: Annotated[list[Path], typer.Argument(help="Pictures and folders of pictures.")],
     run: Annotated[Path | None, typer.Option("--run", help="Run directory.", show_default=False)] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for detections.jsonl and annotated pictures.")] = Path(
-        "predictions"
-    ),
+    out: Annotated[Path, typer.Option("--out", help="Folder for detections.jsonl and annotated pictures.")] = Path("predictions"),
     target: TargetOption = None,
     fp16: Fp16Option = False,
     fp32: Fp32Option = False,
@@ -262,7 +256,7 @@ def status(run: RunArgument = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look, two levels deep.")] = Path("."),
+    folder: Annotated[Path, typer.Argument(help="Where to look, two levels deep.")] = Path(),
     as_json: JsonOption = False,
 ) -> None:
     """List runs below a folder."""

@@ -19,9 +19,7 @@ RunArgument = Annotated[
         help="Run directory. Without it: $DETKIT_RUN, the run around the working directory, then .detkit/current.",
     ),
 ]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=V", help="Change a setting; it stays changed in the run.")
-]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=V", help="Change a setting; it stays changed in the run.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Redo this stage although it is up to date.")]
 
@@ -61,9 +59,7 @@ def run_recipe(run: "Run", changes: list[str]) -> "Recipe":
     return new
 
 
-def compile_changes(
-    target: str | None, *, fp16: bool, fp32: bool, batch: int | None, changes: list[str] | None
-) -> list[str]:
+def compile_changes(target: str | None, *, fp16: bool, fp32: bool, batch: int | None, changes: list[str] | None) -> list[str]:
     """`--set` texts for compile's own flags."""
     if fp16 and fp32:
         raise UserError("--fp16 and --fp32 exclude each other", hint="give one of them")

@@ -66,9 +66,7 @@ def create_run(path: Path, recipe_text: str) -> Run:
     write_bytes_atomically(path / RECIPE_FILE, recipe_text.encode())
     # run.json comes last: a folder without it is not yet a run.
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json_atomically(
-        path / RUN_FILE, {"id": uuid.uuid4().hex[:12], "schema_version": SCHEMA_VERSION, "created_at": created_at}
-    )
+    write_json_atomically(path / RUN_FILE, {"id": uuid.uuid4().hex[:12], "schema_version": SCHEMA_VERSION, "created_at": created_at})
     return Run(path)
 
 

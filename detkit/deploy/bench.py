@@ -53,7 +53,7 @@ def bench_stage(work: Work) -> dict[str, Any]:
     dataset = load_dataset(work.recipe.data, "val")
     chosen = dataset.images[: settings.accuracy_images or None]
     latency = measured(runner, contract, [image.path for image in chosen], settings) | {"machine": card}
-    latency["caveats"] = caveats(latency.pop("warmup_record"), latency["engine"], card["load_1min_before"])
+    latency["caveats"] = caveats(latency["warmup"], latency["engine"], card["load_1min_before"])
     for caveat in latency["caveats"]:
         say(f"bench: {caveat}")
     write_json_atomically(work.folder / "latency.json", latency)
@@ -76,9 +76,7 @@ def bench_stage(work: Work) -> dict[str, Any]:
 def measured(runner: Runner, contract: Contract, paths: list[Path], settings: Any) -> dict[str, Any]:
     """Engine-only and file-to-boxes figures; latencies are of one call with the artifact's batch."""
     engine_input = one_input(contract, paths)
-    warmup = warmed_up(
-        lambda: runner(engine_input), longest_s=settings.warmup_s, max_variation=settings.max_variation
-    )
+    warmup = warmed_up(lambda: runner(engine_input), longest_s=settings.warmup_s, max_variation=settings.max_variation)
     before = energy_joules()
     samples = sampled_ms(lambda: runner(engine_input), duration_s=settings.duration_s)
     energy = energy_sentence(before, energy_joules(), len(samples) * contract.batch)
@@ -100,7 +98,6 @@ def measured(runner: Runner, contract: Contract, paths: list[Path], settings: An
         "scenario": "single stream, saturated: each call starts when the one before has ended",
         "batch": contract.batch,
         "warmup": vars(warmup),
-        "warmup_record": warmup,
         "engine": summary(samples, images_per_call=contract.batch),
         "engine_samples_ms": [round(s, 4) for s in samples],
         "file_to_boxes": summary(whole, images_per_call=contract.batch),

@@ -23,9 +23,7 @@ BUILDERS: dict[str, Callable[[Path, Path, Any], dict[str, Any]]] = {
 }
 
 
-def build_variant(
-    folder: Path, settings: Any, *, reference: Path, dataset: Callable[[], Dataset]
-) -> dict[str, Any]:
+def build_variant(folder: Path, settings: Any, *, reference: Path, dataset: Callable[[], Dataset]) -> dict[str, Any]:
     """Build and prove the artifact in `folder`, which holds model.onnx and contract.json.
 
     `settings` are CompileSettings with a concrete target; `reference` is the folder of the exported graph. Raises

@@ -26,9 +26,7 @@ def evaluate_runner(runner: Runner, contract: Contract, dataset: Dataset) -> dic
     return scores | {"num_images": len(dataset.images), "wall_s": time.perf_counter() - began, "results": results}
 
 
-def detected(
-    runner: Runner, contract: Contract, images: tuple[LabelledImage, ...]
-) -> Iterator[tuple[LabelledImage, Detections]]:
+def detected(runner: Runner, contract: Contract, images: tuple[LabelledImage, ...]) -> Iterator[tuple[LabelledImage, Detections]]:
     """Each picture with its detections; the last batch is filled up with copies that are dropped again."""
     for start in range(0, len(images), contract.batch):
         chunk = images[start : start + contract.batch]

@@ -75,11 +75,11 @@ def percentile(ordered: list[float], percent: int) -> float:
     return ordered[max(rank, 1) - 1]
 
 
-def caveats(warmup: Warmup, engine: dict[str, Any], load_before: float) -> list[str]:
+def caveats(warmup: dict[str, Any], engine: dict[str, Any], load_before: float) -> list[str]:
     """Why the figures should be doubted; said first."""
     found = []
-    if not warmup.stable:
-        found.append(f"never stable: block medians still varied by {warmup.variation:.1%} after {warmup.duration_s:.1f} s")
+    if not warmup["stable"]:
+        found.append(f"never stable: block medians still varied by {warmup['variation']:.1%} after {warmup['duration_s']:.1f} s")
     if engine["num_samples"] < FEWEST_SAMPLES:
         found.append(f"only {engine['num_samples']} samples; percentiles need {FEWEST_SAMPLES}")
     if load_before > 0.5:

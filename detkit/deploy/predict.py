@@ -61,9 +61,7 @@ def rows(found: Detections, contract: Contract) -> list[dict[str, Any]]:
     """Detections as plain values."""
     return [
         {"box_xyxy": [round(v, 2) for v in box], "score": round(score, 4), "class": contract.classes[label]}
-        for box, score, label in zip(
-            found.boxes_xyxy.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True
-        )
+        for box, score, label in zip(found.boxes_xyxy.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
     ]
 
 

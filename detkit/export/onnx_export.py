@@ -15,9 +15,7 @@ INPUT = "images"
 OUTPUT = "detections"
 
 
-def onnx_from_model(
-    detector: nn.Module, card: dict[str, Any], *, batch: int, opset: int, uint8_input: bool
-) -> onnx.ModelProto:
+def onnx_from_model(detector: nn.Module, card: dict[str, Any], *, batch: int, opset: int, uint8_input: bool) -> onnx.ModelProto:
     """The deployment graph of `detector`: `images` -> `detections` (batch, K, 6), both float32 of fixed shape.
 
     `images` is normalised float32 (batch, 3, S, S), or uint8 RGB (batch, S, S, 3) with `uint8_input`. Raises UserError
@@ -26,9 +24,7 @@ def onnx_from_model(
     side, geometry = card["image_size_px"], card["geometry"]
     normalisation = {"mean": tuple(geometry["mean"]), "std": tuple(geometry["std"])} if uint8_input else {}
     deployed = DeployDetector(detector, card["model"]["max_detections"], **normalisation).eval()
-    example = (
-        torch.zeros(batch, side, side, 3, dtype=torch.uint8) if uint8_input else torch.zeros(batch, 3, side, side)
-    )
+    example = torch.zeros(batch, side, side, 3, dtype=torch.uint8) if uint8_input else torch.zeros(batch, 3, side, side)
     buffer = io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
         # The exporter warns about its successor and about shapes that are constants on purpose.

@@ -13,6 +13,9 @@ class DeployDetector(nn.Module):
     Returns (B, K, 6): x1, y1, x2, y2 in px of the network input, score in [0, 1], label; rows sorted by score.
     """
 
+    scale: Tensor
+    shift: Tensor
+
     def __init__(
         self,
         detector: nn.Module,

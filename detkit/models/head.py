@@ -58,9 +58,7 @@ class TwoWayHead(nn.Module):
         self.num_classes = num_classes
         self.score = nn.ModuleList(ScoreTower(width, num_classes, style=style) for _ in STRIDES)
         self.box = nn.ModuleList(BoxTower(width, style=style) for _ in STRIDES)
-        self.dense_score: nn.ModuleList | None = nn.ModuleList(
-            ScoreTower(width, num_classes, style=style) for _ in STRIDES
-        )
+        self.dense_score: nn.ModuleList | None = nn.ModuleList(ScoreTower(width, num_classes, style=style) for _ in STRIDES)
 
     def forward(self, features: Sequence[Tensor]) -> dict[str, Tensor]:
         boxes = [decoded(tower(x), stride) for tower, x, stride in zip(self.box, features, STRIDES, strict=True)]

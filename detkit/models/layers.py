@@ -18,15 +18,11 @@ class BlockStyle:
 class BlockAct(nn.Module):
     """A block that fuses to one convolution, then ReLU: (B, in, H, W) -> (B, out, H / stride, W / stride)."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, *, style: BlockStyle, kernel_size: int = 3, stride: int = 1
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, style: BlockStyle, kernel_size: int = 3, stride: int = 1) -> None:
         super().__init__()
         # A 1x1 convolution has nothing to gain from branches, so it is always plain.
         name = style.name if kernel_size > 1 else "plain"
-        self.block = make_block(
-            name, in_channels, out_channels, kernel_size=kernel_size, stride=stride, statistics=style.statistics
-        )
+        self.block = make_block(name, in_channels, out_channels, kernel_size=kernel_size, stride=stride, statistics=style.statistics)
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -34,9 +34,7 @@ def feature_backbone(name: str, *, pretrained: str) -> FeatureBackbone:
     library, _, model_name = name.partition(":")
     makers = {"timm": timm_backbone, "torchvision": torchvision_backbone}
     if library not in makers or not model_name:
-        raise UserError(
-            f"model.backbone is {name!r}", hint="--set model.backbone=detkit, timm:resnet18 or torchvision:mobilenet_v2"
-        )
+        raise UserError(f"model.backbone is {name!r}", hint="--set model.backbone=detkit, timm:resnet18 or torchvision:mobilenet_v2")
     return makers[library](model_name, pretrained)
 
 

@@ -77,9 +77,7 @@ def read_chain(path: Path, children: tuple[Path, ...]) -> tuple[dict[str, Any], 
     parent_path = path.parent / parent
     if not parent_path.is_file():
         raise RecipeError(f"{where}: extends {parent!r}, but there is no {parent_path}")
-    base, origins = (
-        read_python(parent_path) if parent_path.suffix == ".py" else read_chain(parent_path, (*children, resolved))
-    )
+    base, origins = read_python(parent_path) if parent_path.suffix == ".py" else read_chain(parent_path, (*children, resolved))
     own = {k: v for k, v in document.origins.items() if k != "extends"}
     return merged(base, content), origins | own
 
@@ -104,7 +102,7 @@ def parsed_changes(changes: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise RecipeError(f"--set {change!r} is not of the form section.name=value", hint="--set train.lr=1e-3")
         try:
-            parsed[name.strip()] = yaml.load(text, StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
+            parsed[name.strip()] = yaml.load(text, StrictLoader)
         except yaml.YAMLError as error:
             raise RecipeError(f"--set {change!r}: the value is not valid YAML: {error}") from error
     return parsed

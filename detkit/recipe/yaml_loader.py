@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -19,14 +19,19 @@ NULL = re.compile(r"^(null|~|)$")
 class StrictLoader(yaml.SafeLoader):
     """SafeLoader with JSON-like scalars: numbers, true/false, null; everything else is text."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+
+def integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    """Decimal only: YAML 1.1 would read 010 as eight."""
+    return int(loader.construct_scalar(node))
 
 
 StrictLoader.add_implicit_resolver("tag:yaml.org,2002:null", NULL, ["n", "~", ""])
 StrictLoader.add_implicit_resolver("tag:yaml.org,2002:bool", BOOLEAN, list("tf"))
 StrictLoader.add_implicit_resolver("tag:yaml.org,2002:int", INTEGER, list("-+0123456789"))
 StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
-StrictLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+StrictLoader.add_constructor("tag:yaml.org,2002:int", integer)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def read_yaml(path: Path) -> Document:
         if node is None:
             return Document({}, {})
         if not isinstance(node, yaml.MappingNode):
-            raise RecipeError(f"{path}:1: a recipe is a mapping of settings, this is a {node.id}")
+            raise RecipeError(f"{path}:1: a recipe is a mapping of settings, this is a {type(node).__name__}")
         origins: dict[str, str] = {}
         walk(node, path, "", origins)
         return Document(loader.construct_document(node), origins)
@@ -68,9 +73,7 @@ def walk(node: yaml.MappingNode, path: Path, prefix: str, origins: dict[str, str
         if not isinstance(key, yaml.ScalarNode):
             raise RecipeError(f"{path}:{line}: a setting's name must be text")
         if key.value in seen:
-            raise RecipeError(
-                f"{path}:{line}: {prefix}{key.value} is set twice, first on line {seen[key.value]}", hint="keep one"
-            )
+            raise RecipeError(f"{path}:{line}: {prefix}{key.value} is set twice, first on line {seen[key.value]}", hint="keep one")
         seen[key.value] = line
         origins[f"{prefix}{key.value}"] = f"{path}:{line}"
         if isinstance(value, yaml.MappingNode):

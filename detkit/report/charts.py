@@ -21,8 +21,7 @@ def line_chart(title: str, series: dict[str, Sequence[tuple[float, float]]]) -> 
         parts.append(f'<text x="{MARGIN - 5}" y="{y + 3:.1f}" text-anchor="end">{value:.3g}</text>')
     for index, (name, points) in enumerate(drawn.items()):
         path = " ".join(
-            f"{scaled(x, min(xs), max(xs), MARGIN, WIDTH - 8):.1f},{scaled(y, low, high, HEIGHT - MARGIN, 14):.1f}"
-            for x, y in points
+            f"{scaled(x, min(xs), max(xs), MARGIN, WIDTH - 8):.1f},{scaled(y, low, high, HEIGHT - MARGIN, 14):.1f}" for x, y in points
         )
         parts.append(f'<polyline class="s{index}" points="{path}"/>')
         left = MARGIN + index * 110

@@ -15,7 +15,12 @@ from detkit.report.style import STYLE
 
 NUM_PICTURES = 6
 THRESHOLD = 0.3
-STAGE_NAMES = {"train": "EMA model (torch)", "fuse": "fused model (torch)", "onnx-unsimplified": "ONNX", "onnx": "simplified ONNX"}
+STAGE_NAMES = {
+    "train": "EMA model (torch)",
+    "fuse": "fused model (torch)",
+    "onnx-unsimplified": "ONNX",
+    "onnx": "simplified ONNX",
+}
 
 
 def write_report(run: Run) -> Path:
@@ -204,7 +209,8 @@ def method(facts: Facts) -> str:
     lines = [
         f"AP is pycocotools' COCOeval on {train['num_val_images']} pictures; every artifact gets the same letterboxed input.",
         "Differences of raw outputs are the largest absolute difference over the largest absolute value, on the probe pictures.",
-        "Latency is of one call after a warm-up that ends once block medians settle; percentiles by nearest rank; calls follow each other at once.",
+        "Latency is of one call after a warm-up that ends once block medians settle; calls follow each other at once.",
+        "Percentiles are by nearest rank.",
         f"Training took {train['wall_s']:.0f} s on {train['device']} with {train['num_processes']} process(es).",
     ]
     machines = {str(v["machine"]["processor"]): v["machine"] for v in facts.latency.values()}

@@ -15,9 +15,7 @@ COLOURS = ((214, 69, 65), (44, 119, 204), (38, 150, 90), (214, 137, 16), (136, 7
 SHOWN_WIDTH_PX = 420
 
 
-def picture_pairs(
-    dataset: Dataset, results: list[dict[str, Any]], *, count: int, threshold: float
-) -> list[tuple[str, str, str]]:
+def picture_pairs(dataset: Dataset, results: list[dict[str, Any]], *, count: int, threshold: float) -> list[tuple[str, str, str]]:
     """(file name, ground truth, detections) of evenly spread pictures; the two pictures are data URIs."""
     chosen = np.linspace(0, len(dataset.images) - 1, min(count, len(dataset.images))).round().astype(int)
     label_of = {category: label for label, category in enumerate(dataset.category_ids)}

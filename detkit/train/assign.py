@@ -57,7 +57,7 @@ def assign_targets(scores_BAC: Tensor, found: Overlaps, labels_BM: Tensor, rule:
     holds; an anchor wanted twice goes to the object of higher IoU. Soft target = t scaled so that an object's best
     anchor gets the object's best IoU. `scores_BAC` are probabilities; labels of padding may be any valid class.
     """
-    num_images, num_anchors, num_classes = scores_BAC.shape
+    num_images, num_anchors, _ = scores_BAC.shape
     num_objects = labels_BM.shape[1]
     empty = torch.zeros(num_images, num_anchors, dtype=torch.long, device=scores_BAC.device)
     if num_objects == 0:

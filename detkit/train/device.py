@@ -4,6 +4,7 @@ import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -41,7 +42,7 @@ def placement_from_environment() -> Placement:
     return Placement(device, rank, world_size)
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """Mixed precision for the forward pass; a no-op for fp32."""
     half = HALF.get(precision, torch.bfloat16)
     return torch.autocast(device.type, dtype=half, enabled=precision != "fp32")

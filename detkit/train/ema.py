@@ -27,6 +27,7 @@ class WeightAverage:
         decay = self.decay * (1.0 - math.exp(-self.num_updates / self.warmup_iterations))
         mine, theirs = self.model.state_dict(), model.state_dict()
         floating = [k for k, v in mine.items() if v.dtype.is_floating_point]
-        torch._foreach_lerp_([mine[k] for k in floating], [theirs[k].to(mine[k]) for k in floating], 1.0 - decay)
+        for key in floating:
+            mine[key].lerp_(theirs[key].to(mine[key]), 1.0 - decay)
         for key in mine.keys() - set(floating):
             mine[key].copy_(theirs[key])

@@ -32,9 +32,7 @@ def evaluate_torch(folder: Any, settings: Any, *, batch: int = 8) -> dict[str, A
 
 
 @torch.no_grad()
-def scored(
-    deployed: nn.Module, dataset: Dataset, geometry: Geometry, *, place: Placement, batch: int
-) -> dict[str, Any] | None:
+def scored(deployed: nn.Module, dataset: Dataset, geometry: Geometry, *, place: Placement, batch: int) -> dict[str, Any] | None:
     """Scores and `results` rows on the first rank, None on the others; every rank detects its share of the pictures.
 
     The shares are gathered once, at the end, so the ranks may hold different numbers of pictures, even none.
@@ -55,9 +53,7 @@ def scored(
     return evaluate_boxes(coco_ground_truth(dataset), results) | {"results": results}
 
 
-def detected(
-    deployed: nn.Module, images: Any, geometry: Geometry, *, device: torch.device
-) -> list[tuple[Any, Detections]]:
+def detected(deployed: nn.Module, images: Any, geometry: Geometry, *, device: torch.device) -> list[tuple[Any, Detections]]:
     """Each image with its detections in px of the original picture."""
     pictures = [read_image(image.path) for image in images]
     inputs = np.stack([geometry.letterbox(picture) for picture in pictures])

@@ -15,7 +15,10 @@ from detkit.data.training import TrainingSamples
 
 @dataclass(frozen=True)
 class Batch:
-    """`images_BHW3` uint8 RGB; `objects_BM4` xyxy px of the network input; `labels_BM`; `valid_BM` objects, not padding; `indices` of the pictures."""
+    """`images_BHW3` uint8 RGB; `objects_BM4` xyxy px of the network input; `labels_BM` class indices.
+
+    `valid_BM` tells objects from padding; `indices` are the pictures'.
+    """
 
     images_BHW3: Tensor
     objects_BM4: Tensor
@@ -68,9 +71,7 @@ class EpochSamples(Dataset[tuple[int, np.ndarray, np.ndarray, np.ndarray]]):
 class TrainLoader:
     """Iterates over one epoch's batches of this rank: `for batch in loader.epoch(3, closed=False)`."""
 
-    def __init__(
-        self, samples: TrainingSamples, *, micro_batch: int, order: EpochOrder, num_workers: int
-    ) -> None:
+    def __init__(self, samples: TrainingSamples, *, micro_batch: int, order: EpochOrder, num_workers: int) -> None:
         self._samples = EpochSamples(samples)
         self._order = order
         self._loader = DataLoader(

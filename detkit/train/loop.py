@@ -232,4 +232,3 @@ def resume(trainee: Trainee, folder: Path) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         write_bytes_atomically(folder / "metrics.jsonl", lines.encode())
     say(f"resuming after epoch {trainee.progress.epoch}")
-

@@ -44,15 +44,14 @@ def write_probe(folder: Path, model: nn.Module, validation: Dataset, geometry: G
         detections=table.numpy(),
         image_ids=np.array([image.image_id for image in chosen]),
         original_hw=np.array([picture.shape[:2] for picture in pictures]),
-        **outputs,
+        scores_BAC=outputs["scores_BAC"],
+        boxes_BA4=outputs["boxes_BA4"],
     )
     write_bytes_atomically(folder / PROBE, buffer.getvalue())
 
 
 @torch.no_grad()
-def raw_outputs(
-    model: nn.Module, images_u8: np.ndarray, geometry: Geometry, *, dtype: torch.dtype
-) -> dict[str, np.ndarray]:
+def raw_outputs(model: nn.Module, images_u8: np.ndarray, geometry: Geometry, *, dtype: torch.dtype) -> dict[str, np.ndarray]:
     """Raw outputs of a copy of `model` in evaluation mode and in `dtype`, on the CPU, one picture at a time."""
     network = copy.deepcopy(model).eval().cpu().to(dtype)
     inputs = torch.from_numpy(geometry.normalised(images_u8)).to(dtype)

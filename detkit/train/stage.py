@@ -82,9 +82,7 @@ def trained(folder: Path, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def prepared(
-    folder: Path, recipe: Recipe, place: Placement, *, training: Dataset, validation: Dataset
-) -> tuple[Trainee, Course]:
+def prepared(folder: Path, recipe: Recipe, place: Placement, *, training: Dataset, validation: Dataset) -> tuple[Trainee, Course]:
     """Build everything that the loop needs."""
     settings = recipe.train
     micro_batch, num_accumulated = micro_batches(
@@ -103,9 +101,7 @@ def prepared(
         seed=settings.seed,
         cache_mb=recipe.data.cache_mb // place.world_size,
     )
-    order = EpochOrder(
-        len(training.images), batch=settings.batch, rank=place.rank, world_size=place.world_size, seed=settings.seed
-    )
+    order = EpochOrder(len(training.images), batch=settings.batch, rank=place.rank, world_size=place.world_size, seed=settings.seed)
     model = build_detector(recipe.model, len(training.classes)).to(place.device)
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

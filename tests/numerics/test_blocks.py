@@ -176,9 +176,7 @@ def test_fusing_a_network_leaves_the_input_alone_and_is_idempotent(name: str) ->
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_fused_cost_is_that_of_plain_convolutions(name: str) -> None:
-    plain = nn.Sequential(
-        nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, 1, 1), nn.ReLU(), nn.Conv2d(6, 5, 1)
-    )
+    plain = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, 1, 1), nn.ReLU(), nn.Conv2d(6, 5, 1))
     assert cost_of(fused(shaken(Net(name)).float()), 64) == cost_of(plain, 64)
 
 

@@ -68,9 +68,7 @@ def test_probe_outputs_are_those_of_the_saved_model(tmp_path: Path) -> None:
         np.testing.assert_allclose(again[name], probe[name], rtol=1e-12, atol=1e-12)
 
 
-def test_resumed_weights_equal_the_uninterrupted_run_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_weights_equal_the_uninterrupted_run_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = small_recipe(**{"train.epochs": 3})
     trained(tmp_path / "whole", recipe)
     original, seen = loop.save, []
@@ -90,9 +88,7 @@ def test_resumed_weights_equal_the_uninterrupted_run_bit_for_bit(
     assert all(torch.equal(whole[k], cut[k]) for k in whole)
 
 
-def test_a_non_finite_loss_stops_the_run_and_names_step_and_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_non_finite_loss_stops_the_run_and_names_step_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = loop.detection_loss
 
     def poisoned(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +102,7 @@ def test_a_non_finite_loss_stops_the_run_and_names_step_and_pictures(
 
 
 def test_accuracy_below_the_recipes_promise_fails_the_gate(tmp_path: Path) -> None:
-    with pytest.raises(GateError, match="the recipe expects 0.9900"):
+    with pytest.raises(GateError, match=r"the recipe expects 0\.9900"):
         trained(tmp_path / "a", small_recipe(**{"expect.ap": 0.99}))
 
 

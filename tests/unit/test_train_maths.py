@@ -129,9 +129,7 @@ def test_average_equals_the_recurrence_in_float64() -> None:
     ("batch", "world_size", "most", "expected"),
     [(16, 1, 64, (16, 1)), (16, 2, 64, (8, 1)), (256, 1, 64, (64, 4)), (12, 1, 5, (4, 3)), (7, 1, 2, (1, 7))],
 )
-def test_micro_batches_multiply_to_the_global_batch(
-    batch: int, world_size: int, most: int, expected: tuple[int, int]
-) -> None:
+def test_micro_batches_multiply_to_the_global_batch(batch: int, world_size: int, most: int, expected: tuple[int, int]) -> None:
     per_device, steps = micro_batches(batch, world_size=world_size, max_batch_per_device=most)
     assert (per_device, steps) == expected
     assert per_device * steps * world_size == batch

@@ -36,9 +36,7 @@ def build(model: Path, folder: Path, settings: Any) -> dict[str, Any]:
     write_json_atomically(request, chosen)
     command = [sys.executable, "-m", "detkit.deploy.targets.tensorrt", settings.target]
     with (folder / "build.log").open("w") as log:
-        status = subprocess.run(
-            [*command, str(model), str(folder), str(request)], stdout=log, stderr=log, check=False
-        ).returncode
+        status = subprocess.run([*command, str(model), str(folder), str(request)], stdout=log, stderr=log, check=False).returncode
     request.unlink()
     if status:
         said = [line for line in (folder / "build.log").read_text().splitlines() if line.startswith("error: ")]
@@ -122,8 +120,9 @@ def network_layers(trt: ModuleType, network: Any) -> list[dict[str, Any]]:
 
 def conv_types(layers: list[dict[str, Any]]) -> str:
     """Distinct types that convolutions compute in, joined."""
-    kinds = {r[k] for r in layers if r["type"] == "CONVOLUTION" for k in ("input_type", "precision")}
-    return " and ".join({"FLOAT": "float32", "HALF": "float16"}.get(k, k) for k in sorted(kinds))
+    kinds: set[str] = {r[k] for r in layers if r["type"] == "CONVOLUTION" for k in ("input_type", "precision")}
+    names = {"FLOAT": "float32", "HALF": "float16"}
+    return " and ".join(names.get(kind, kind) for kind in sorted(kinds))
 
 
 def network_io(network: Any) -> dict[str, Any]:

@@ -100,9 +100,7 @@ def at_least_single(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def with_norm(
-    weight: Tensor, norm: nn.BatchNorm2d, moments: Moments, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def with_norm(weight: Tensor, norm: nn.BatchNorm2d, moments: Moments, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Kernel and bias of convolution followed by `norm` with the given moments (transform I of DBB)."""
     kind = moments.mean.dtype
     factor = norm.weight.to(kind) / torch.sqrt(moments.var + norm.eps)
