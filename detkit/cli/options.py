@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from detkit.core.run import Run
     from detkit.recipe.schema import Recipe
 
+# Where the data lies may change between machines; what it is may not.
+MOVABLE = ("param data.root:", "param data.workers:", "param data.cache_mb:")
+
 RunArgument = Annotated[
     Path | None,
     typer.Argument(
@@ -46,13 +49,12 @@ def run_recipe(run: "Run", changes: list[str]) -> "Recipe":
     if not changes:
         return recipe
     new = changed(recipe, changes)
-    if fixed := settings_that_differ(recipe, new, FIXED):
-        # Where the data lies may change between machines; what it is may not.
-        if [f for f in fixed if not f.startswith(("param data.root:", "param data.workers:", "param data.cache_mb:"))]:
-            raise UserError(
-                f"training has begun in {run.path}, so this is fixed: {'; '.join(fixed)}",
-                hint="detkit train RECIPE --run NEW_FOLDER --set ...",
-            )
+    fixed = [line for line in settings_that_differ(recipe, new, FIXED) if not line.startswith(MOVABLE)]
+    if fixed:
+        raise UserError(
+            f"training has begun in {run.path}, so this is fixed: {'; '.join(fixed)}",
+            hint="detkit train RECIPE --run NEW_FOLDER --set ...",
+        )
     for line in settings_that_differ(recipe, new, ("data", "fuse", "export", "compile", "bench", "expect")):
         say(f"recipe: {line}")
     write_bytes_atomically(run.recipe_path, yaml_from_recipe(new).encode())

@@ -161,8 +161,8 @@ def swap(staging: Path, folder: Path) -> None:
             os.close(handle)
     old = beside(folder, "old")
     if folder.exists():
-        os.rename(folder, old)
-    os.rename(staging, folder)
+        folder.rename(old)
+    staging.rename(folder)
     sync_folder(folder.parent)
     if old.exists():
         shutil.rmtree(old)
@@ -175,7 +175,7 @@ def recover(folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(old)
         else:
-            os.rename(old, folder)
+            old.rename(folder)
     if staging.exists():
         shutil.rmtree(staging)
 

@@ -20,11 +20,8 @@ def cost_of(model: nn.Module, image_size_px: int) -> Cost:
 
     def count(module: nn.Module, _: object, output: Tensor) -> None:
         nonlocal macs
-        if isinstance(module, nn.Conv2d):
-            per_value = module.weight[0].numel()
-        else:
-            per_value = module.in_features  # type: ignore[assignment]
-        macs += output.numel() * int(per_value)  # type: ignore[arg-type]
+        per_value = module.weight[0].numel() if isinstance(module, nn.Conv2d | nn.Linear) else 0
+        macs += output.numel() * per_value
 
     layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     handles = [layer.register_forward_hook(count) for layer in layers]

@@ -25,10 +25,12 @@ class Sourced:
     origins: dict[str, str]
 
     def origin(self, name: str) -> str:
-        """`file:line`, `--set`, or `default`; a setting inside a list or section takes its parent's origin."""
-        parts = name.split(".")
-        found = (self.origins.get(".".join(parts[:n])) for n in range(len(parts), 0, -1))
-        return next((origin for origin in found if origin is not None), DEFAULT)
+        """`file:line`, `--set`, or `default`; an item of a list takes the list's origin, a setting never its section's."""
+        if name in self.origins:
+            return self.origins[name]
+        parent = name.rpartition(".")[0]
+        is_section = any(known.startswith(f"{parent}.") for known in setting_names(Recipe))
+        return self.origin(parent) if parent and not is_section else DEFAULT
 
 
 def load(path: str | Path) -> Recipe:

@@ -1,0 +1,91 @@
+"""SIGKILL during each stage, then the same command again: it completes, and nothing half-written is read."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from detkit.core.manifest import read_manifest
+from tests.conftest import REPOSITORY, detkit
+
+pytestmark = pytest.mark.slow
+
+
+def killed(arguments: list[str], cwd: Path, when: Callable[[], bool], *, patience_s: float = 120) -> bool:
+    """Start a command and SIGKILL it once `when` holds; False where it ended before."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detkit", *arguments],
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    ends_at = time.monotonic() + patience_s
+    while time.monotonic() < ends_at and process.poll() is None:
+        if when():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return True
+        time.sleep(0.002)
+    process.wait()
+    return False
+
+
+def test_killed_training_resumes_with_the_same_command_and_ends_as_if_never_killed(tmp_path: Path) -> None:
+    arguments = ["train", str(REPOSITORY / "recipes/smoke.yaml"), "--set", "model.block=plain", "--set", "train.epochs=4"]
+    detkit(*arguments, "--run", "whole", cwd=tmp_path)
+    checkpoint = tmp_path / "run/train/last.ckpt"
+    assert killed(arguments, tmp_path, checkpoint.is_file)
+    assert read_manifest(tmp_path / "run/train") is None
+    refused = detkit("fuse", "run", cwd=tmp_path, check=False)
+    assert refused.returncode == 1 and "training has not finished" in refused.stderr
+    again = detkit(*arguments, cwd=tmp_path)
+    assert "resuming after epoch" in again.stderr
+    weights = [(tmp_path / n / "train/model.safetensors").read_bytes() for n in ("whole", "run")]
+    assert weights[0] == weights[1]
+
+
+STAGES = {
+    "fuse": (["fuse", "run", "--force"], ".staging-fuse", "fuse"),
+    "export": (["export", "run", "--force"], ".staging-export", "export"),
+    "compile": (
+        ["compile", "run", "--target", "openvino", "--force"],
+        "compile/.staging-openvino-fp32-b1",
+        "compile/openvino-fp32-b1",
+    ),
+    "bench": (
+        ["bench", "run", "--target", "openvino", "--device", "cpu", "--force"],
+        "bench/cpu/.staging-openvino-fp32-b1",
+        "bench/cpu/openvino-fp32-b1",
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_stage_leaves_the_old_result_and_completes_when_run_again(stage: str, run_copy: Path) -> None:
+    arguments, staging, folder = STAGES[stage]
+    detkit(*[a for a in arguments if a != "--force"], cwd=run_copy.parent)
+    before = read_manifest(run_copy / folder)
+    assert before is not None
+    assert killed(arguments, run_copy.parent, (run_copy / staging).is_dir), "the stage was never caught in the act"
+    after = read_manifest(run_copy / folder)
+    assert after == before
+    assert all((run_copy / folder / name).is_file() for name in before.outputs)
+    detkit(*arguments, cwd=run_copy.parent)
+    final = read_manifest(run_copy / folder)
+    assert final is not None and final.started_at >= before.started_at
+    assert not (run_copy / staging).exists()
+
+
+def test_two_writers_the_second_gets_a_sentence_and_exit_1(run_copy: Path) -> None:
+    from detkit.core.run import Run
+
+    with Run(run_copy).lock():
+        done = detkit("fuse", "run", "--force", cwd=run_copy.parent, check=False)
+    assert done.returncode == 1
+    assert f"is being written by process {os.getpid()}" in done.stderr and "Traceback" not in done.stderr
