@@ -22,10 +22,10 @@ def test_imports_point_down_and_the_runtime_half_is_free_of_torch() -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["bench", "--help"], ["--version"]])
 def test_help_loads_neither_torch_nor_numpy(arguments: list[str]) -> None:
     code = (
-        "import sys\nsys.argv = ['detkit', *%r]\nfrom detkit.cli.main import main\n"
+        f"import sys\nsys.argv = ['detkit', *{arguments!r}]\nfrom detkit.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print(sorted({'torch', 'numpy', 'yaml', 'PIL'} & set(sys.modules)))"
-    ) % (arguments,)
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -45,8 +45,8 @@ def test_run_is_named_then_environment_then_around_then_current(tmp_path: Path, 
     assert resolve_run(None)[0].path == b.path
     monkeypatch.setenv("DETKIT_RUN", str(c.path))
     assert resolve_run(None)[0].path == c.path
-    assert resolve_run(d.path) == (resolve_run(d.path)[0], "named on the command line")
-    assert resolve_run(d.path)[0].path == d.path
+    run, reason = resolve_run(d.path)
+    assert (run.path, reason) == (d.path, "named on the command line")
 
 
 def test_naming_what_is_no_run_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
