@@ -51,5 +51,14 @@ def name_after_modules(model: onnx.ModelProto) -> None:
     """Rename nodes from `/detector/neck/down.0/block/Conv` to `neck.down.0.block/Conv`, in place."""
     for index, node in enumerate(model.graph.node):
         scope, _, leaf = node.name.strip("/").rpartition("/")
-        dotted = scope.replace("/", ".").removeprefix("detector.").removeprefix("detector")
-        node.name = f"{dotted or 'output'}/{leaf or f'{node.op_type}_{index}'}"
+        node.name = f"{module_name(scope) or 'output'}/{leaf or f'{node.op_type}_{index}'}"
+
+
+def module_name(scope: str) -> str:
+    """Dotted module name of an exporter scope, in which a container's child repeats the container's name."""
+    parts: list[str] = []
+    for part in scope.split("/"):
+        if parts and part.startswith(f"{parts[-1]}."):
+            parts.pop()
+        parts.append(part)
+    return ".".join(parts[1:] if parts[0] == "detector" else parts)

@@ -144,8 +144,8 @@ def table(*rows: tuple[float, ...]) -> np.ndarray:
 
 
 def test_rows_of_equal_score_may_swap_but_a_moved_box_may_not() -> None:
-    one = table((0, 0, 10, 10, 0.9, 1), (5, 5, 9, 9, 0.9, 1), (0, 0, 1, 1, 0.1, 0))
-    swapped = one[:, [1, 0, 2]]
+    one = table((0, 0, 10, 10, 0.9, 1), (5, 5, 9, 9, 0.9, 1), (2, 2, 3, 3, 0.5, 0), (0, 0, 1, 1, 0.1, 0))
+    swapped = one[:, [1, 0, 2, 3]]
     assert table_difference(swapped, one, tolerance=1e-4).boxes == 0
     moved = one.copy()
     moved[0, 0, 2] = 10.5
@@ -155,6 +155,6 @@ def test_rows_of_equal_score_may_swap_but_a_moved_box_may_not() -> None:
         with pytest.raises(GateError, match="scores"):
             gate_tables(bad, one, tolerance=1e-4, hop="a -> b")
     relabelled = one.copy()
-    relabelled[0, 0, 5] = 2
+    relabelled[0, 2, 5] = 2
     with pytest.raises(GateError, match="no equal partner"):
         gate_tables(relabelled, one, tolerance=1e-4, hop="a -> b")
