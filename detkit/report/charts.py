@@ -18,7 +18,7 @@ def line_chart(title: str, series: dict[str, Sequence[tuple[float, float]]]) -> 
     for value in (low, (low + high) / 2, high):
         y = scaled(value, low, high, HEIGHT - MARGIN, 14)
         parts.append(f'<line class="grid" x1="{MARGIN}" x2="{WIDTH - 8}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{MARGIN - 5}" y="{y + 3:.1f}" text-anchor="end">{value:.3g}</text>')
+        parts.append(f'<text x="{MARGIN - 5}" y="{y + 3:.1f}" text-anchor="end">{value:.2g}</text>')
     for index, (name, points) in enumerate(drawn.items()):
         path = " ".join(
             f"{scaled(x, min(xs), max(xs), MARGIN, WIDTH - 8):.1f},{scaled(y, low, high, HEIGHT - MARGIN, 14):.1f}" for x, y in points

@@ -87,14 +87,14 @@ def lineage(facts: Facts) -> str:
         rows.append(
             [
                 escape(name),
-                short_hashes(manifest.inputs),
-                short_hashes({k: v for k, v in manifest.outputs.items() if k.startswith("model")}),
-                escape(", ".join(f"{k} {v}" for k, v in manifest.tools.items())),
-                f"{manifest.duration_s:.1f}",
                 escape(proof(manifest)),
+                f"{manifest.duration_s:.1f}",
+                short_hashes({k: v for k, v in manifest.outputs.items() if k.startswith("model")}),
+                short_hashes(manifest.inputs),
+                escape(", ".join(f"{k} {v}" for k, v in manifest.tools.items())),
             ]
         )
-    return table(["stage", "inputs", "made", "tools", "seconds", "proof"], rows)
+    return table(["stage", "proof", "seconds", "made", "inputs", "tools"], rows)
 
 
 def short_hashes(hashes: dict[str, str]) -> str:

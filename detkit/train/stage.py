@@ -25,6 +25,7 @@ from detkit.train.loader import EpochOrder, TrainLoader
 from detkit.train.loop import Course, Trainee, evaluate, resume, train
 from detkit.train.plots import write_curves
 from detkit.train.probe import write_probe
+from detkit.train.tensorboard import write_events
 
 
 def train_stage(work: Work) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def train_stage(work: Work) -> dict[str, Any]:
     else:
         results = trained(work.folder, work.recipe)
     write_curves(work.folder)
+    write_events(work.folder)
     check_expectation(work.recipe, results)
     return results | {"wall_s": time.perf_counter() - began, "num_processes": nproc}
 

@@ -13,9 +13,7 @@ SOURCES = sorted((REPOSITORY / "detkit").rglob("*.py"))
 
 
 def test_imports_point_down_and_the_runtime_half_is_free_of_torch() -> None:
-    done = subprocess.run(
-        [Path(sys.executable).parent / "lint-imports"], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([Path(sys.executable).parent / "lint-imports"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -171,9 +171,7 @@ def test_status_names_what_is_stale_and_why(run_copy: Path) -> None:
         (["fuse", "run", "--set", "fuse.tolerance_float65=1"], 2, "did you mean fuse.tolerance_float64?"),
     ],
 )
-def test_bad_input_gets_a_sentence_and_its_exit_code(
-    arguments: list[str], code: int, message: str, run_copy: Path
-) -> None:
+def test_bad_input_gets_a_sentence_and_its_exit_code(arguments: list[str], code: int, message: str, run_copy: Path) -> None:
     done = detkit(*arguments, cwd=run_copy.parent, check=False)
     assert done.returncode == code and message in done.stderr and "Traceback" not in done.stderr
     assert "jetson" not in (run_copy / "recipe.yaml").read_text()

@@ -127,3 +127,13 @@ def test_two_processes_train_and_score_like_one(tmp_path: Path) -> None:
     assert results["num_processes"] == 2 and results["iterations"] == 3
     # Scores of sharded validation equal those of one process on the saved weights.
     assert results["ap"] == pytest.approx(alone["ap"], abs=1e-9)
+
+
+def test_tensorboard_reads_the_same_numbers_as_metrics_jsonl(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trained(tmp_path / "a", small_recipe())
+    events = EventAccumulator(str(tmp_path / "a/tensorboard")).Reload()
+    rows = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    assert [e.step for e in events.Scalars("loss/box")] == [1, 2]
+    np.testing.assert_allclose([e.value for e in events.Scalars("loss/box")], [row["loss_box"] for row in rows], rtol=1e-5)
