@@ -20,9 +20,8 @@ class ScoreTower(nn.Module):
 
     def __init__(self, width: int, num_classes: int, *, style: BlockStyle) -> None:
         super().__init__()
-        self.mix = BlockAct(width, width, style=style)
+        self.mix = BlockAct(width, width, style=style, smooth=True)
         self.predict = nn.Conv2d(width, num_classes, 1)
-        nn.init.normal_(self.predict.weight, std=0.01)
         nn.init.constant_(self.predict.bias, -math.log((1 - PRIOR) / PRIOR))  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,7 +33,7 @@ class BoxTower(nn.Module):
 
     def __init__(self, width: int, *, style: BlockStyle) -> None:
         super().__init__()
-        self.mix = BlockAct(width, width, style=style)
+        self.mix = BlockAct(width, width, style=style, smooth=True)
         self.predict = nn.Conv2d(width, 4, 1)
         nn.init.normal_(self.predict.weight, std=0.01)
         nn.init.constant_(self.predict.bias, 1.5)  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ class PyramidNeck(nn.Module):
 
     def __init__(self, in_channels: Sequence[int], *, width: int, style: BlockStyle) -> None:
         super().__init__()
-        self.lateral = nn.ModuleList(BlockAct(c, width, style=style, kernel_size=1) for c in in_channels)
-        self.down = nn.ModuleList(BlockAct(width, width, style=style, stride=2) for _ in range(2))
-        self.mix_top_down = nn.ModuleList(BlockAct(width, width, style=style) for _ in range(2))
-        self.mix_bottom_up = nn.ModuleList(BlockAct(width, width, style=style) for _ in range(2))
+        self.lateral = nn.ModuleList(BlockAct(c, width, style=style, smooth=True, kernel_size=1) for c in in_channels)
+        self.down = nn.ModuleList(BlockAct(width, width, style=style, smooth=True, stride=2) for _ in range(2))
+        self.mix_top_down = nn.ModuleList(BlockAct(width, width, style=style, smooth=True) for _ in range(2))
+        self.mix_bottom_up = nn.ModuleList(BlockAct(width, width, style=style, smooth=True) for _ in range(2))
 
     def forward(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         c3, c4, c5 = (lateral(x) for lateral, x in zip(self.lateral, features, strict=True))
