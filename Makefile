@@ -52,6 +52,7 @@ test: lint types ## Everything: lint, types and all tests
 bench: $(STAMP) ## Benchmarks that print both sides and their ratio
 	$(BIN)/python benchmarks/train_precision.py
 	$(BIN)/python benchmarks/blocks.py
+	$(BIN)/python benchmarks/fused_latency.py
 
 docs: $(STAMP) ## Write docs/recipe.md from the schema
 	$(BIN)/python -m detkit.report.schema_page > docs/recipe.md

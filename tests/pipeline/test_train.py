@@ -15,6 +15,8 @@ from detkit.recipe.schema import Recipe
 from detkit.train import loop
 from detkit.train.stage import train_stage
 
+pytestmark = pytest.mark.slow
+
 
 def small_recipe(**changes: Any) -> Recipe:
     base = {
