@@ -22,7 +22,16 @@ class BlockAct(nn.Module):
     end where every channel is zero: its score is then the bias alone and gets no gradient to leave it.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, *, style: BlockStyle, kernel_size: int = 3, stride: int = 1, smooth: bool = False) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        style: BlockStyle,
+        kernel_size: int = 3,
+        stride: int = 1,
+        smooth: bool = False,
+    ) -> None:
         super().__init__()
         # A 1x1 convolution has nothing to gain from branches, so it is always plain.
         name = style.name if kernel_size > 1 else "plain"
