@@ -164,25 +164,19 @@ def with_target(recipe: Recipe) -> Recipe:
     return recipe.derive({"compile.target": target_for(recipe.compile.target)})
 
 
-def opened_for_training(recipe: Recipe, folder: Path) -> Run:
-    """The run in `folder`, made if absent. Raises UserError where it is a run of other training settings."""
-    if not is_run(folder):
-        run = create_run(folder, yaml_from_recipe(recipe))
-        say(f"run: {run.path} (new)")
-        return run
-    run = Run(folder)
+def settled(run: Run, recipe: Recipe, folder: Path) -> None:
+    """Make `recipe` the run's. Raises UserError where training has begun with other settings. The caller holds the lock."""
     there = load_recipe(run.recipe_path)
     changed = settings_that_differ(there, recipe, FIXED)
-    if changed:
+    has_begun = run.folder("train/last.ckpt").is_file() or read_manifest(run.folder("train")) is not None
+    if changed and has_begun:
         raise UserError(
             f"{folder} is a run of other settings: {'; '.join(changed[:5])}",
             hint=f"detkit train RECIPE --run {free_name(folder)}, or delete {folder}",
         )
-    if settings_that_differ(there, recipe, ("name", "fuse", "export", "compile", "bench", "expect")):
-        # Settings of later stages may change; what the user changed by flags earlier gives way to the recipe named now.
+    if there != recipe:
+        # Settings of later stages may change; what flags changed earlier gives way to the recipe named now.
         write_bytes_atomically(run.recipe_path, yaml_from_recipe(recipe).encode())
-    say(f"run: {run.path} (continues)")
-    return run
 
 
 def settings_that_differ(old: Recipe, new: Recipe, sections: tuple[str, ...]) -> list[str]:
@@ -203,8 +197,11 @@ def free_name(folder: Path) -> Path:
 
 def train(recipe: Recipe, folder: Path, *, nproc: int, force: bool) -> tuple[Run, Manifest, bool]:
     """Train into `folder`, resuming what was interrupted; a finished training is up to date whatever changed since."""
-    run = opened_for_training(recipe, folder)
+    is_new = not is_run(folder)
+    run = create_run(folder, yaml_from_recipe(recipe)) if is_new else Run(folder)
+    say(f"run: {run.path} ({'new' if is_new else 'continues'})")
     with run.lock():
+        settled(run, recipe, folder)
         remember_current(run)
         recorded = read_manifest(run.folder("train"))
         if recorded is not None and not force:

@@ -224,6 +224,8 @@ def resume(trainee: Trainee, folder: Path) -> None:
     """Restore the trainee from last.ckpt where there is one, and cut metrics.jsonl back to it."""
     path = folder / LAST
     if not path.is_file():
+        for leftover in ("metrics.jsonl", "log.txt"):
+            (folder / leftover).unlink(missing_ok=True)
         return
     trainee.progress = load_checkpoint(
         path, model=trainee.model, average=trainee.average, optimizer=trainee.optimizer, scaler=trainee.scaler

@@ -89,3 +89,29 @@ def test_two_writers_the_second_gets_a_sentence_and_exit_1(run_copy: Path) -> No
         done = detkit("fuse", "run", "--force", cwd=run_copy.parent, check=False)
     assert done.returncode == 1
     assert f"is being written by process {os.getpid()}" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_with_130_and_a_sentence(tmp_path: Path) -> None:
+    arguments = ["train", str(REPOSITORY / "recipes/smoke.yaml"), "--set", "model.block=plain", "--set", "train.epochs=500"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detkit", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    ends_at = time.monotonic() + 120
+    while not (tmp_path / "run/train/last.ckpt").is_file() and time.monotonic() < ends_at:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted; the same command continues" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["train"], ["bench", "--devise", "cpu"]])
+def test_a_wrong_command_line_exits_with_2(arguments: list[str], tmp_path: Path) -> None:
+    done = detkit(*arguments, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_settings_of_a_run_that_never_trained_give_way(tmp_path: Path) -> None:
+    recipe = REPOSITORY / "recipes/bccd.yaml"
+    assert detkit("train", recipe, cwd=tmp_path, check=False).returncode == 1
+    done = detkit("train", recipe, "--set", "data.root=elsewhere", cwd=tmp_path, check=False)
+    assert "is not a folder" in done.stderr and "other settings" not in done.stderr
