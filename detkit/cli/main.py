@@ -20,6 +20,9 @@ def main() -> None:
     usage_error = typer.BadParameter.__mro__[1]
     try:
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            # Typer turns Ctrl-C into this code in silence; older versions raise Abort.
+            raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
     except UserError as error:
         say(f"error: {error.what}")

@@ -31,7 +31,7 @@ def test_borrowed_backbones_fit_the_same_neck_and_head(backbone: str) -> None:
     images = torch.randn(1, 3, 64, 96, dtype=torch.float64)
     expected, actual = model.double().eval()(images), fused(model)(images)
     for name in ("scores_BAC", "boxes_BA4"):
-        assert float((actual[name] - expected[name]).abs().max() / expected[name].abs().max()) <= 1e-9
+        assert ((actual[name] - expected[name]).abs().max() / expected[name].abs().max()).item() <= 1e-9
 
 
 def test_weights_of_a_backbone_come_from_a_file(tmp_path: Path) -> None:
