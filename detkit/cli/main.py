@@ -17,7 +17,7 @@ def main() -> None:
     from detkit.cli.commands import app
 
     # Every wrong use of the command line derives from this class, wherever Typer keeps its copy of Click.
-    usage_error = typer.BadParameter.__mro__[1]
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
         code = app(standalone_mode=False)
         if code == INTERRUPTED:
