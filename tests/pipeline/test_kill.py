@@ -94,7 +94,13 @@ def test_two_writers_the_second_gets_a_sentence_and_exit_1(run_copy: Path) -> No
 def test_ctrl_c_ends_with_130_and_a_sentence(tmp_path: Path) -> None:
     arguments = ["train", str(REPOSITORY / "recipes/smoke.yaml"), "--set", "model.block=plain", "--set", "train.epochs=500"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "detkit", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "detkit", *arguments],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Shells start background jobs with SIGINT ignored, and Python then leaves it so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     ends_at = time.monotonic() + 120
     while not (tmp_path / "run/train/last.ckpt").is_file() and time.monotonic() < ends_at:
