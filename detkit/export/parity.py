@@ -26,7 +26,7 @@ def table_difference(actual_NK6: np.ndarray, expected_NK6: np.ndarray, *, tolera
     A row pairs with the closest box among rows of its label whose score differs by at most ten tolerances. The last
     rows of a full table may differ where scores tie at the cut, so rows at the lowest score need no partner.
     """
-    if actual_NK6.shape != expected_NK6.shape:
+    if actual_NK6.shape != expected_NK6.shape or not np.isfinite(actual_NK6).all():
         return TableDifference(np.inf, np.inf, int(expected_NK6.shape[0] * expected_NK6.shape[1]), 0)
     scores = float(np.abs(actual_NK6[..., 4] - expected_NK6[..., 4]).max() / np.abs(expected_NK6[..., 4]).max())
     largest = float(np.abs(expected_NK6[..., :4]).max())
