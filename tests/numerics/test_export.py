@@ -152,7 +152,7 @@ def test_rows_of_equal_score_may_swap_but_a_moved_box_may_not() -> None:
     with pytest.raises(GateError, match=r"boxes of `detections` differ by 0\.05"):
         gate_tables(moved, one, tolerance=1e-4, hop="a -> b")
     for bad in (np.where(one == 0.9, np.nan, one), np.where(one == 0.9, 0.8, one)):
-        with pytest.raises(GateError, match="scores|boxes"):
+        with pytest.raises(GateError, match=r"scores|boxes"):
             gate_tables(bad, one, tolerance=1e-4, hop="a -> b")
     lost = one.copy()
     lost[0, 0, 0] = np.nan
