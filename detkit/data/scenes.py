@@ -16,9 +16,9 @@ from detkit.recipe.schema import DataSettings, SceneSettings
 SHAPES = ("disc", "box", "triangle", "ring")
 OVERSAMPLING = 3
 MAX_OVERLAP = 0.35
-SIZE_RANGE = (0.25, 0.55)
+SIZE_RANGE = (0.2, 0.5)
 # Raised whenever the same settings draw other pictures or boxes.
-VERSION = 4
+VERSION = 3
 
 
 def scene_settings(settings: DataSettings) -> DataSettings:
