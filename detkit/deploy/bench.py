@@ -16,7 +16,8 @@ from detkit.data.images import read_image
 from detkit.deploy.contract import Contract, read_contract
 from detkit.deploy.evaluate import evaluate_runner
 from detkit.deploy.latency import caveats, sampled_ms, summary, warmed_up
-from detkit.deploy.machine import energy_joules, is_jetson, machine_card, peak_memory_mb
+from detkit.deploy.machine import energy_joules, is_jetson, machine_card
+from detkit.deploy.memory import memory_of
 from detkit.deploy.runners import Runner, open_runner
 
 STEPS = ("decode", "letterbox", "normalise", "infer", "postprocess")
@@ -49,11 +50,15 @@ def bench_stage(work: Work) -> dict[str, Any]:
     source = work.run.folder(f"compile/{variant}")
     card = machine_card()
     contract = read_contract(source)
-    runner = open_runner(source, variant.split("-")[0], contract, threads=settings.threads)
+    target = variant.split("-")[0]
+    runner = open_runner(source, target, contract, threads=settings.threads)
     dataset = load_dataset(work.recipe.data, "val")
     chosen = dataset.images[: settings.accuracy_images or None]
     latency = measured(runner, contract, [image.path for image in chosen], settings) | {"machine": card}
-    latency["caveats"] = caveats(latency["warmup"], latency["engine"], card["load_1min_before"])
+    memory = memory_of(source, target, threads=settings.threads)
+    # Not of this process, which may have trained or compiled before.
+    latency |= {"peak_memory_mb": memory["peak_mb"], "memory_before_loading_mb": memory["before_mb"]}
+    latency["caveats"] = caveats(latency, card["load_1min_before"])
     for caveat in latency["caveats"]:
         say(f"bench: {caveat}")
     write_json_atomically(work.folder / "latency.json", latency)
@@ -66,6 +71,7 @@ def bench_stage(work: Work) -> dict[str, Any]:
         "file_to_boxes": latency["file_to_boxes"],
         "split_ms": latency["split_ms"],
         "peak_memory_mb": latency["peak_memory_mb"],
+        "num_threads": latency["num_threads"],
         "energy": latency["energy"],
         "accuracy": {k: v for k, v in accuracy.items() if not isinstance(v, dict)},
         "machine": card,
@@ -102,7 +108,7 @@ def measured(runner: Runner, contract: Contract, paths: list[Path], settings: An
         "engine_samples_ms": [round(s, 4) for s in samples],
         "file_to_boxes": summary(whole, images_per_call=contract.batch),
         "split_ms": {step: float(np.median(split[step])) for step in STEPS},
-        "peak_memory_mb": peak_memory_mb(),
+        "num_threads": runner.num_threads(),
         "energy": energy,
         "num_pictures": len(paths),
     }
@@ -133,6 +139,8 @@ def one_pass(runner: Runner, contract: Contract, paths: list[Path]) -> dict[str,
 
 def energy_sentence(before: float | None, after: float | None, num_images: int) -> dict[str, Any]:
     """Energy per image over the engine-only part, or why there is none."""
-    if before is None or after is None or after < before:
+    if before is not None and after is not None and after < before:
+        return {"measured": False, "reason": "the energy counter wrapped during the measurement"}
+    if before is None or after is None:
         return {"measured": False, "reason": "this machine has no readable energy counter (RAPL)"}
     return {"measured": True, "energy_j_per_image": (after - before) / num_images, "source": "RAPL package counter"}

@@ -35,7 +35,11 @@ def build_variant(folder: Path, settings: Any, *, reference: Path, dataset: Call
     if runnable_here(target):
         runner = open_runner(folder, target, contract)
         built["io"] = runner.io()
-        layers = runner.layers() if isinstance(runner, OpenVinoRunner) else graph_layers(folder / "model.onnx")
+        if isinstance(runner, OpenVinoRunner):
+            built["execution_precision"] = runner.execution_precision
+            layers = runner.layers()
+        else:
+            layers = graph_layers(folder / "model.onnx")
         write_json_atomically(folder / "layers.json", layers)
     facts = proved(folder, built, contract, target=target, precision=settings.precision)
     if not (folder / "build.log").is_file():

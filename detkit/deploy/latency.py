@@ -75,13 +75,16 @@ def percentile(ordered: list[float], percent: int) -> float:
     return ordered[max(rank, 1) - 1]
 
 
-def caveats(warmup: dict[str, Any], engine: dict[str, Any], load_before: float) -> list[str]:
-    """Why the figures should be doubted; said first."""
+def caveats(latency: dict[str, Any], load_before: float) -> list[str]:
+    """Why the figures should be doubted; said first. `latency` holds `warmup`, `engine` and `file_to_boxes`."""
     found = []
+    warmup = latency["warmup"]
     if not warmup["stable"]:
         found.append(f"never stable: block medians still varied by {warmup['variation']:.1%} after {warmup['duration_s']:.1f} s")
-    if engine["num_samples"] < FEWEST_SAMPLES:
-        found.append(f"only {engine['num_samples']} samples; percentiles need {FEWEST_SAMPLES}")
+    for name in ("engine", "file_to_boxes"):
+        count = latency[name]["num_samples"]
+        if count < FEWEST_SAMPLES:
+            found.append(f"only {count} samples of {name}; percentiles need {FEWEST_SAMPLES}: --set bench.duration_s=...")
     if load_before > 0.5:
         found.append(f"the machine was busy before: load {load_before:.2f}")
     return found

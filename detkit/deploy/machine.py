@@ -3,13 +3,12 @@
 import importlib.metadata
 import os
 import platform
-import resource
 from pathlib import Path
 from typing import Any
 
 JETSON_MARK = Path("/etc/nv_tegra_release")
 RAPL = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
-LIBRARIES = ("detkit", "numpy", "pillow", "onnxruntime", "openvino", "tensorrt_rtx", "tensorrt")
+LIBRARIES = ("detkit", "numpy", "pillow", "onnxruntime", "openvino", "tensorrt-rtx-cu13", "tensorrt")
 
 
 def machine_card() -> dict[str, Any]:
@@ -43,8 +42,12 @@ def is_jetson() -> bool:
 
 
 def peak_memory_mb() -> float:
-    """Largest resident set of this process so far, MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Largest resident set of this process so far, MiB.
+
+    Not getrusage: its maximum is inherited from the parent over fork and exec.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def energy_joules() -> float | None:

@@ -1,5 +1,6 @@
 """Pictures to boxes with an artifact: COCO-like JSON and annotated pictures."""
 
+import glob
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ def write_predictions(runner: Runner, contract: Contract, paths: Sequence[Path],
     folder.mkdir(parents=True, exist_ok=True)
     skipped: list[str] = []
     num_detections = 0
+    names = drawing_names(paths)
     with (folder / "detections.jsonl").open("w") as file:
         for path, picture, found in predicted(runner, contract, paths):
             if picture is None or found is None:
@@ -51,10 +53,21 @@ def write_predictions(runner: Runner, contract: Contract, paths: Sequence[Path],
                 continue
             num_detections += len(found)
             file.write(json.dumps({"file": str(path), "detections": rows(found, contract)}) + "\n")
-            annotated(picture, found, contract.classes).save(folder / f"{path.stem}.boxes.png")
+            annotated(picture, found, contract.classes).save(folder / names[path])
     if len(skipped) == len(paths):
         raise UserError(f"none of the {len(paths)} pictures could be read", hint="see the reasons above")
     return {"num_pictures": len(paths) - len(skipped), "num_detections": num_detections, "skipped": skipped}
+
+
+def drawing_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """File name of each annotated picture; pictures of the same stem get a number, so that none replaces another."""
+    names: dict[Path, str] = {}
+    taken: set[str] = set()
+    for path in dict.fromkeys(paths):
+        candidates = (f"{path.stem}{f'-{n}' if n > 1 else ''}.boxes.png" for n in range(1, len(paths) + 2))
+        names[path] = next(name for name in candidates if name not in taken)
+        taken.add(names[path])
+    return names
 
 
 def rows(found: Detections, contract: Contract) -> list[dict[str, Any]]:
@@ -81,15 +94,20 @@ def annotated(picture: np.ndarray, found: Detections, classes: Sequence[str]) ->
 
 
 def picture_paths(arguments: Sequence[Path]) -> list[Path]:
-    """Files, and the pictures of folders, in order. Raises UserError for what does not exist and for an empty result."""
+    """Files, pictures of folders and of patterns such as `photos/*.jpg`, in order, each once.
+
+    Raises UserError for what does not exist and for an empty result.
+    """
     found: list[Path] = []
     for argument in arguments:
         if argument.is_dir():
             found += sorted(p for p in argument.iterdir() if p.suffix.lower() in SUFFIXES)
         elif argument.is_file():
             found.append(argument)
+        elif matching := sorted(map(Path, glob.glob(str(argument), recursive=True))):  # noqa: PTH207  Path.glob takes no absolute one
+            found += [p for p in matching if p.suffix.lower() in SUFFIXES]
         else:
             raise UserError(f"there is no {argument}", hint="detkit predict RUN PICTURE... or FOLDER")
     if not found:
         raise UserError(f"no pictures in {', '.join(map(str, arguments))}", hint=f"it looks for {', '.join(SUFFIXES)}")
-    return found
+    return list(dict.fromkeys(found))

@@ -3,10 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from detkit.core.errors import GateError
 from detkit.deploy.contract import Contract
 
 WANTED = {"fp32": {"float32"}, "fp16": {"float16"}}
+# Convolution weights looked for in an engine: the largest, and none so small that chance could place its bytes there.
+MOST_WEIGHTS = 32
+FEWEST_VALUES = 64
 
 
 def graph_facts(model: Path) -> dict[str, Any]:
@@ -40,6 +45,29 @@ def openvino_facts(artifact: Path) -> dict[str, Any]:
     return {"conv_weight_types": sorted(kinds)}
 
 
+def engine_facts(engine: Path, model: Path) -> dict[str, Any]:
+    """How many convolution weights of the graph lie in the engine file, byte for byte, in each type.
+
+    An engine cannot be opened without its GPU, but its weights can be found: TensorRT for RTX stores most as K R S C.
+    A layout that this does not know leaves the counts at zero, which proves nothing; a count in the wrong type does.
+    """
+    import onnx
+
+    content = engine.read_bytes()
+    graph = onnx.load(model).graph
+    tensors = {t.name: t for t in graph.initializer}
+    weights = [onnx.numpy_helper.to_array(tensors[n.input[1]]) for n in graph.node if n.op_type == "Conv" and n.input[1] in tensors]
+    weights = [w for w in weights if w.ndim == 4 and w.size >= FEWEST_VALUES and np.unique(w).size > FEWEST_VALUES // 2]
+    weights = sorted(weights, key=lambda w: -w.size)[:MOST_WEIGHTS]
+    found = {"float32": 0, "float16": 0}
+    for weight in weights:
+        for kind in found:
+            typed = weight.astype(kind)
+            layouts = (typed, typed.transpose(0, 2, 3, 1))
+            found[kind] += any(np.ascontiguousarray(layout).tobytes() in content for layout in layouts)
+    return {"weights_found": found, "weights_looked_for": len(weights)}
+
+
 def proved(folder: Path, built: dict[str, Any], contract: Contract, *, target: str, precision: str) -> dict[str, Any]:
     """Facts read back from the artifact. Raises GateError for the first that is not what was asked for."""
     facts: dict[str, Any] = {"graph": graph_facts(folder / "model.onnx")}
@@ -52,6 +80,9 @@ def proved(folder: Path, built: dict[str, Any], contract: Contract, *, target: s
     if target in ("rtx", "tensorrt"):
         found = set(built["execution_precision"].split(" and "))
         refuse(found != WANTED[precision], f"convolutions of the parsed network in {precision}", found)
+        facts["read_back"] = engine_facts(folder / built["artifact"], folder / "model.onnx")
+        found = {kind for kind, count in facts["read_back"]["weights_found"].items() if count}
+        refuse(bool(found - WANTED[precision]), f"weights inside the engine in {precision}", found)
     expected_io = {
         contract.input_name: [contract.input_dtype, list(contract.input_shape)],
         contract.output_name: ["float32", list(contract.output_shape)],

@@ -19,6 +19,8 @@ class Runner(Protocol):
 
     def io(self) -> dict[str, Any]: ...
 
+    def num_threads(self) -> int: ...
+
 
 # Fastest first: `auto` takes the first whose library is installed.
 RUNNERS: dict[str, tuple[str, type[Runner], str]] = {

@@ -20,7 +20,6 @@ def with_precision(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
     """
     if precision == "fp32":
         return model
-    refuse_large_weights(model)
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
     constants_to_initializers(copied)
@@ -46,6 +45,7 @@ class HalfWriter:
         self._outputs = {v.name for v in graph.output}
         self._tail = set(tail_nodes(inferred))
         self._half: set[str] = set()
+        self._read_as_half: set[str] = set()
         self._cast: set[str] = set()
         self.initializers: dict[str, onnx.TensorProto] = {}
 
@@ -57,7 +57,8 @@ class HalfWriter:
             if index in ALWAYS_FLOAT.get(node.op_type, ()):
                 continue
             node.input[index] = self._as_single(name, casts) if is_tail else self._as_half(name, casts)
-        if not is_tail:
+        # A node without float16 inputs (ConstantOfShape, Range of integers) goes on making float32; a cast is turned.
+        if not is_tail and (node.op_type == "Cast" or not self._read_as_half.isdisjoint(node.input)):
             for index, name in enumerate(node.output):
                 if self._types.get(name) == TensorProto.FLOAT:
                     self._half.add(name)
@@ -74,11 +75,17 @@ class HalfWriter:
         return [cast(f"{name}_fp16", name, TensorProto.FLOAT) for name in names]
 
     def _as_half(self, name: str, casts: list[onnx.NodeProto]) -> str:
+        kind = self._weights[name].data_type if name in self._weights else self._types.get(name)
+        if kind != TensorProto.FLOAT:
+            return name
         if name in self._weights:
-            return self._half_weight(name)
-        if name in self._half or self._types.get(name) != TensorProto.FLOAT:
-            return f"{name}_fp16" if name in self._half & self._outputs else name
-        return self._casted(name, f"{name}_fp16", TensorProto.FLOAT16, casts)
+            half_name = self._half_weight(name)
+        elif name in self._half:
+            half_name = f"{name}_fp16" if name in self._outputs else name
+        else:
+            half_name = self._casted(name, f"{name}_fp16", TensorProto.FLOAT16, casts)
+        self._read_as_half.add(half_name)
+        return half_name
 
     def _as_single(self, name: str, casts: list[onnx.NodeProto]) -> str:
         if name not in self._half or name in self._outputs:
@@ -86,13 +93,11 @@ class HalfWriter:
         return self._casted(name, f"{name}_fp32", TensorProto.FLOAT, casts)
 
     def _half_weight(self, name: str) -> str:
-        weight = self._weights[name]
-        if weight.data_type != TensorProto.FLOAT:
-            return name
         half_name = f"{name}_fp16"
         if half_name not in self.initializers:
-            values = numpy_helper.to_array(weight).astype(np.float16)
-            self.initializers[half_name] = numpy_helper.from_array(values, half_name)
+            values = numpy_helper.to_array(self._weights[name])
+            refuse_large(values, name)
+            self.initializers[half_name] = numpy_helper.from_array(values.astype(np.float16), half_name)
         return half_name
 
     def _casted(self, name: str, new: str, kind: int, casts: list[onnx.NodeProto]) -> str:
@@ -141,13 +146,10 @@ def drop_unused_initializers(model: onnx.ModelProto) -> None:
     model.graph.initializer.extend(kept)
 
 
-def refuse_large_weights(model: onnx.ModelProto) -> None:
-    for tensor in model.graph.initializer:
-        if tensor.data_type != TensorProto.FLOAT:
-            continue
-        values = numpy_helper.to_array(tensor)
-        if values.size and not np.abs(values).max() <= LARGEST_FP16:
-            raise UserError(
-                f"weight {tensor.name} reaches {np.abs(values).max():.3g}, float16 ends at {LARGEST_FP16:g}",
-                hint="detkit compile --fp32",
-            )
+def refuse_large(values: np.ndarray, name: str) -> None:
+    """Raises UserError where float16 would turn a weight into infinity."""
+    if values.size and not np.abs(values).max() <= LARGEST_FP16:
+        raise UserError(
+            f"weight {name} reaches {np.abs(values).max():.3g}, float16 ends at {LARGEST_FP16:g}",
+            hint="detkit compile --fp32",
+        )

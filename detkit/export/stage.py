@@ -9,6 +9,7 @@ import onnx
 import torch
 
 from detkit.core.console import say
+from detkit.core.errors import GateError
 from detkit.core.files import write_json_atomically
 from detkit.core.stage import Work
 from detkit.data.geometry import Geometry
@@ -40,9 +41,9 @@ def export_stage(work: Work) -> dict[str, Any]:
     differences = {"torch -> ONNX": vars(gate(unsimplified, expected, settings.tolerance, "torch -> ONNX"))}
     outcome = simplify(raw, final, settings)
     if outcome.done:
-        hop = "ONNX -> simplified"
-        differences[hop] = vars(gate(onnxruntime_outputs(final, inputs), unsimplified, settings.tolerance, hop))
-    else:
+        outcome, found = proved_equal(final, inputs, unsimplified, settings.tolerance)
+        differences |= found
+    if not outcome.done:
         say(f"export: the graph stays unsimplified: {outcome.reason}")
         shutil.copyfile(raw, final)
     write_json_atomically(work.folder / "contract.json", contract(card, batch=1, uint8_input=settings.uint8_input))
@@ -63,6 +64,18 @@ def simplify(raw: Path, final: Path, settings: Any) -> Simplification:
     if not settings.simplify:
         return Simplification(False, "export.simplify is false")
     return simplified(raw, final, timeout_s=settings.simplify_timeout_s)
+
+
+def proved_equal(
+    final: Path, inputs: np.ndarray, unsimplified: np.ndarray, tolerance: float
+) -> tuple[Simplification, dict[str, dict[str, Any]]]:
+    """Whether the simplified graph may be kept, and its differences; a graph that changed the network may not."""
+    hop = "ONNX -> simplified"
+    try:
+        found = gate(onnxruntime_outputs(final, inputs), unsimplified, tolerance, hop)
+    except GateError as error:
+        return Simplification(False, f"onnxsim changed the network: {error.what}"), {}
+    return Simplification(True, "simplified"), {hop: vars(found)}
 
 
 def gate(actual: np.ndarray, expected: np.ndarray, tolerance: float, hop: str) -> Any:

@@ -30,6 +30,10 @@ class OnnxRuntimeRunner:
         outputs: Any = self._session.run([self._contract.output_name], {self._contract.input_name: inputs})
         return outputs[0]
 
+    def num_threads(self) -> int:
+        """Threads of one call; 0 is the library's default, one per physical core."""
+        return self._session.get_session_options().intra_op_num_threads
+
     def io(self) -> dict[str, Any]:
         """Names, types and shapes that the session reports."""
         names = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(float16)": "float16"}

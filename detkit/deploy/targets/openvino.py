@@ -32,18 +32,24 @@ class OpenVinoRunner:
         ov = openvino()
         core = ov.Core()
         model = core.read_model(str(artifact))
-        self.execution_precision = execution(core, half="f16" in weight_types(model))
-        hint = {"float32": "f32", "float16": "f16"}[self.execution_precision]
+        hint = {"float32": "f32", "float16": "f16"}[execution(core, half="f16" in weight_types(model))]
         settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
         if threads:
             settings["INFERENCE_NUM_THREADS"] = threads
         self._compiled = core.compile_model(model, "CPU", settings)
+        # What was compiled, not what was asked for.
+        kind = str(self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
+        self.execution_precision = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}.get(kind, kind)
         self._request = self._compiled.create_infer_request()
         self._contract = contract
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         results = self._request.infer({self._contract.input_name: inputs})
         return results[self._contract.output_name]
+
+    def num_threads(self) -> int:
+        """Threads of one call, as the compiled model reports."""
+        return int(self._compiled.get_property("INFERENCE_NUM_THREADS"))
 
     def io(self) -> dict[str, Any]:
         """Names, types and shapes that the compiled model reports."""

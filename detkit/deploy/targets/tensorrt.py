@@ -5,6 +5,7 @@ layers.json and built.json into FOLDER and its log to stderr.
 """
 
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -19,6 +20,9 @@ ARTIFACT = "model.engine"
 MODULES = {"rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 INSTALL = {"rtx": "pip install detkit[rtx]", "tensorrt": "JetPack brings it; elsewhere: pip install tensorrt"}
 NO_GPU = "TensorRT builds on the GPU it builds for, and found no usable one"
+# Strongly typed networks, the only ones that keep the graph's own precision, begin here.
+OLDEST = 10
+ELSEWHERE = "compile on the GPU or board itself; --target rtx builds without one, --target openvino runs on a CPU"
 
 
 def library(target: str) -> ModuleType:
@@ -31,6 +35,8 @@ def library(target: str) -> ModuleType:
 
 def build(model: Path, folder: Path, settings: Any) -> dict[str, Any]:
     """Build `model.engine` in a child process and return what it read back from the parsed network and the engine."""
+    if importlib.util.find_spec(MODULES[settings.target]) is None:
+        raise UserError(f"{MODULES[settings.target]} is not installed", hint=INSTALL[settings.target])
     chosen = {k: getattr(settings, k) for k in ("optimization_level", "workspace_mb", "compute_capability", "precision")}
     request = folder / ".settings.json"
     write_json_atomically(request, chosen)
@@ -39,23 +45,34 @@ def build(model: Path, folder: Path, settings: Any) -> dict[str, Any]:
         status = subprocess.run([*command, str(model), str(folder), str(request)], stdout=log, stderr=log, check=False).returncode
     request.unlink()
     if status:
-        said = [line for line in (folder / "build.log").read_text().splitlines() if line.startswith("error: ")]
-        what = said[-1].removeprefix("error: ") if said else f"the builder ended with status {status}"
-        raise UserError(f"{settings.target}: {what}", hint="detkit doctor env; detkit compile --target openvino runs here")
+        raise failure(settings.target, status, (folder / "build.log").read_text().splitlines())
     built = folder / ".built.json"
     facts = read_json(built)
     built.unlink()
     return {"artifact": ARTIFACT, **facts}
 
 
+def failure(target: str, status: int, log: list[str]) -> UserError:
+    """What the child said it died of, or the last that the library logged."""
+    said = {key: line.partition(": ")[2] for key in ("error", "hint") for line in log if line.startswith(f"{key}: ")}
+    last = log[-1] if log else "without a word"
+    what = said.get("error") or f"the builder ended with status {status}: {last}"
+    return UserError(f"{target}: {what}", hint=said.get("hint") or "detkit doctor env")
+
+
 def built_engine(target: str, model: Path, settings: dict[str, Any]) -> tuple[bytes, dict[str, Any], list[dict[str, Any]]]:
     """The serialised engine, facts and layers. Raises UserError for a missing GPU and for nodes that do not parse."""
     trt = library(target)
+    if target == "tensorrt" and int(trt.__version__.split(".")[0]) < OLDEST:
+        raise UserError(
+            f"TensorRT {trt.__version__} cannot take the precision from the graph; that began with {OLDEST}.0",
+            hint="a JetPack with TensorRT 10 (6.1 or newer)",
+        )
     logger = trt.Logger(trt.Logger.INFO)
     try:
         builder = trt.Builder(logger)
     except TypeError as error:
-        raise UserError(NO_GPU) from error
+        raise UserError(NO_GPU, hint=ELSEWHERE) from error
     network = builder.create_network(strongly_typed_flag(trt))
     parser = trt.OnnxParser(network, logger)
     if not parser.parse(model.read_bytes()):
@@ -138,7 +155,9 @@ def main(target: str, model: Path, folder: Path, settings: Path) -> int:
     try:
         engine, facts, layers = built_engine(target, model, json.loads(settings.read_text()))
     except UserError as error:
-        print(f"error: {error.what}", file=sys.stderr)
+        # One line each, whatever the library wrote into them: the parent finds them by their first word.
+        for key, text in (("error", error.what), ("hint", error.hint)):
+            print(f"{key}: {' '.join(text.split())}", file=sys.stderr)
         return 1
     (folder / ARTIFACT).write_bytes(engine)
     write_json_atomically(folder / "layers.json", layers)
