@@ -73,7 +73,7 @@ def onnxruntime_outputs(model: Path, inputs: np.ndarray) -> np.ndarray:
     Raises GateError where ONNX Runtime does not take the graph.
     """
     import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+    from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors  # type: ignore[attr-defined]
 
     refused = (ort_errors.Fail, ort_errors.InvalidGraph, ort_errors.InvalidProtobuf, ort_errors.NotImplemented)
     options = onnxruntime.SessionOptions()
