@@ -32,9 +32,13 @@ def table_difference(actual_NK6: np.ndarray, expected_NK6: np.ndarray, *, tolera
     table may differ where scores tie at the cut, so rows at the lowest score need no partner.
     """
     num_rows = int(expected_NK6.shape[0] * expected_NK6.shape[1])
-    # A NaN compares as false, and would leave every maximum below untouched.
-    if actual_NK6.shape != expected_NK6.shape or not np.isfinite(actual_NK6).all():
+    if actual_NK6.shape != expected_NK6.shape:
         return TableDifference(np.inf, np.inf, num_rows, 0, num_rows)
+    finite = np.isfinite(actual_NK6)
+    if not finite.all():
+        # A NaN compares as false, and would leave every maximum below untouched.
+        boxes, scores = (0.0 if part.all() else np.inf for part in (finite[..., :4], finite[..., 4]))
+        return TableDifference(boxes, scores, num_rows, 0, num_rows)
     largest_score = float(np.abs(expected_NK6[..., 4]).max())
     scores = float(np.abs(actual_NK6[..., 4] - expected_NK6[..., 4]).max() / largest_score)
     largest = float(np.abs(expected_NK6[..., :4]).max())
