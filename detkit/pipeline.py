@@ -9,11 +9,13 @@ from detkit.core.console import say
 from detkit.core.errors import UserError
 from detkit.core.files import read_json, write_bytes_atomically, write_json_atomically
 from detkit.core.manifest import Manifest, differences, read_manifest
+from detkit.core.modules import require_modules
 from detkit.core.run import Run, create_run, is_run, remember_current
 from detkit.core.stage import Stage, Work, bring_up_to_date, facts
 from detkit.recipe.load import load_recipe, yaml_from_recipe
 from detkit.recipe.schema import Recipe
 
+INSTALL = "pip install detkit[train]"
 FIXED = ("data", "model", "train")
 # What each torch or ONNX artifact of `eval` is made from.
 EVALUATED = {
@@ -68,14 +70,21 @@ def compile_stage(recipe: Recipe) -> Stage:
     def function(work: Work) -> dict[str, Any]:
         from detkit.data.dataset import load_dataset
         from detkit.deploy.build import build_variant
-        from detkit.export.variant import write_variant
+        from detkit.deploy.handed import missing_writers, take_graph
 
-        written = write_variant(work)
+        if missing_writers():
+            written = take_graph(work.run.folder("compile"), work.run.folder("export/model.onnx"), settings, work.folder)
+            say(f"compile: without {', '.join(missing_writers())} no graph is written here; taken from {written['graph_from']}")
+        else:
+            from detkit.export.variant import write_variant
+
+            written = write_variant(work)
         built = build_variant(
             work.folder,
             settings,
             reference=work.run.folder("export"),
             dataset=lambda: load_dataset(work.recipe.data, "val"),
+            ap_exported=written.pop("ap_exported", None),
         )
         return written | built
 
@@ -197,6 +206,7 @@ def free_name(folder: Path) -> Path:
 
 def train(recipe: Recipe, folder: Path, *, nproc: int, force: bool) -> tuple[Run, Manifest, bool]:
     """Train into `folder`, resuming what was interrupted; a finished training is up to date whatever changed since."""
+    require_modules(("torch", "torchvision", "timm", "cv2"), "train", hint=INSTALL)
     is_new = not is_run(folder)
     run = create_run(folder, yaml_from_recipe(recipe)) if is_new else Run(folder)
     say(f"run: {run.path} ({'new' if is_new else 'continues'})")
@@ -235,8 +245,15 @@ def update(run: Run, recipe: Recipe, upto: str, *, force: bool = False) -> tuple
 
     The caller holds the run's lock.
     """
+    from detkit.deploy.handed import missing_writers
+
     trained_or_error(run)
     stages = derived_stages(recipe, upto)
+    if missing_writers():
+        if upto != "compile":
+            require_modules(missing_writers(), upto, hint=INSTALL)
+        # A board with the runtime half: what was fused and exported elsewhere stays as it is.
+        stages = stages[-1:]
     outcome: tuple[Manifest, bool] | None = None
     for stage in stages:
         outcome = bring_up_to_date(stage, run, recipe, force=force and stage is stages[-1])
@@ -257,14 +274,15 @@ def bench(run: Run, recipe: Recipe, *, force: bool) -> tuple[Manifest, bool, str
 
 def evaluate(run: Run, recipe: Recipe, artifact: str, *, force: bool) -> dict[str, dict[str, Any]]:
     """Scores by artifact; `all` means every artifact that exists and can run here."""
+    from detkit.deploy.handed import missing_writers
     from detkit.deploy.runners import runnable_here
 
     trained_or_error(run)
     runnable = [v for v in variants(run) if runnable_here(v.split("-")[0])]
-    known = [*EVALUATED, *runnable]
+    known = runnable if missing_writers() else [*EVALUATED, *runnable]
     if artifact not in (*known, "all"):
         raise UserError(f"there is no artifact {artifact!r} to score here", hint=f"one of: {', '.join(known)}, all")
-    if artifact in ("fuse", "onnx", "onnx-unsimplified", "all"):
+    if artifact in ("fuse", "onnx", "onnx-unsimplified", "all") and not missing_writers():
         update(run, recipe, "export")
     wanted = known if artifact == "all" else [artifact]
     return {name: bring_up_to_date(eval_stage(recipe, name), run, recipe, force=force)[0].results for name in wanted}

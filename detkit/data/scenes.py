@@ -13,12 +13,13 @@ from PIL import Image, ImageDraw
 
 from detkit.recipe.schema import DataSettings, SceneSettings
 
-SHAPES = ("disc", "box", "triangle", "ring")
+SHAPES = ("disc", "cross", "triangle", "ring")
 OVERSAMPLING = 3
-MAX_OVERLAP = 0.35
+MAX_OVERLAP = 0.25
 SIZE_RANGE = (0.2, 0.5)
+CROSS_INNER_RADIUS = 0.45
 # Raised whenever the same settings draw other pictures or boxes.
-VERSION = 3
+VERSION = 4
 
 
 def scene_settings(settings: DataSettings) -> DataSettings:
@@ -121,9 +122,12 @@ def textured(height: int, width: int, rng: np.random.Generator) -> np.ndarray:
 
 def shape_outline(shape: str, centre: np.ndarray, size: float, rng: np.random.Generator) -> np.ndarray:
     """Points (P, 2) on the outline, px; stretched and turned at random."""
-    corners = {"disc": 64, "ring": 64, "box": 4, "triangle": 3}[shape]
+    corners = {"disc": 64, "ring": 64, "cross": 12, "triangle": 3}[shape]
     angle = np.arange(corners) * 2 * math.pi / corners + rng.uniform(0, 2 * math.pi)
     points = np.stack([np.cos(angle), np.sin(angle)], 1) * size / 2
+    if shape == "cross":
+        # Every third point is the inner corner between two arms.
+        points[::3] *= CROSS_INNER_RADIUS
     return centre + points * rng.uniform(0.7, 1.0, 2)
 
 

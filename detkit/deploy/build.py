@@ -23,11 +23,14 @@ BUILDERS: dict[str, Callable[[Path, Path, Any], dict[str, Any]]] = {
 }
 
 
-def build_variant(folder: Path, settings: Any, *, reference: Path, dataset: Callable[[], Dataset]) -> dict[str, Any]:
+def build_variant(
+    folder: Path, settings: Any, *, reference: Path, dataset: Callable[[], Dataset], ap_exported: float | None = None
+) -> dict[str, Any]:
     """Build and prove the artifact in `folder`, which holds model.onnx and contract.json.
 
-    `settings` are CompileSettings with a concrete target; `reference` is the folder of the exported graph. Raises
-    GateError where the artifact is not what was asked for, or loses more AP than `compile.max_ap_drop`.
+    `settings` are CompileSettings with a concrete target; `reference` is the folder of the exported graph, whose AP is
+    `ap_exported` where it was measured before. Raises GateError where the artifact is not what was asked for, or loses
+    more AP than `compile.max_ap_drop`.
     """
     target = settings.target
     contract = read_contract(folder)
@@ -44,15 +47,21 @@ def build_variant(folder: Path, settings: Any, *, reference: Path, dataset: Call
     facts = proved(folder, built, contract, target=target, precision=settings.precision)
     if not (folder / "build.log").is_file():
         (folder / "build.log").write_text(f"{target}: {built['artifact']}, {facts['size_bytes']} bytes\n")
-    accuracy = accuracy_gate(folder, settings, contract=contract, reference=reference, dataset=dataset)
+    accuracy = accuracy_gate(folder, settings, contract=contract, reference=reference, dataset=dataset, ap_exported=ap_exported)
     built.pop("io")
     return {**built, **facts, "accuracy": accuracy}
 
 
 def accuracy_gate(
-    folder: Path, settings: Any, *, contract: Contract, reference: Path, dataset: Callable[[], Dataset]
+    folder: Path,
+    settings: Any,
+    *,
+    contract: Contract,
+    reference: Path,
+    dataset: Callable[[], Dataset],
+    ap_exported: float | None,
 ) -> dict[str, Any]:
-    """AP of the artifact and of the exported graph on the validation pictures.
+    """AP of the artifact and, where not given, of the exported graph on the validation pictures.
 
     Where the artifact cannot run here its graph runs in ONNX Runtime instead, which is said in `measured_on`.
     """
@@ -63,8 +72,10 @@ def accuracy_gate(
     pictures = dataset()
     runner = open_runner(folder, target, contract)
     actual = evaluate_runner(runner, contract, pictures)["ap"]
-    exported = read_contract(reference)
-    expected = evaluate_runner(open_runner(reference, "onnxruntime", exported), exported, pictures)["ap"]
+    expected = ap_exported
+    if expected is None:
+        exported = read_contract(reference)
+        expected = evaluate_runner(open_runner(reference, "onnxruntime", exported), exported, pictures)["ap"]
     if not expected - actual <= settings.max_ap_drop:
         raise GateError(
             f"AP falls from {expected:.4f} (exported graph) to {actual:.4f} ({settings.target} {settings.precision}), "

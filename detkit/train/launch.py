@@ -1,7 +1,9 @@
 """Start one training over several processes on this machine through torchrun."""
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ from detkit.recipe.schema import Recipe
 
 SCORES = ".scores.json"
 RECIPE = ".recipe.json"
+# From linux/prctl.h.
+PR_SET_PDEATHSIG = 1
 
 
 def launched(folder: Path, recipe: Recipe, *, nproc: int) -> None:
@@ -30,12 +34,19 @@ def launched(folder: Path, recipe: Recipe, *, nproc: int) -> None:
     ]
     threads = max(1, (os.cpu_count() or 1) // nproc)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-    status = subprocess.run(command, env=environment, check=False).returncode
+    # A killed launcher must not leave ranks behind that write into a run whose lock is free again.
+    status = subprocess.run(command, env=environment, check=False, preexec_fn=end_with_parent).returncode
     if status:
         raise UserError(
             f"training with {nproc} processes ended with status {status}; the first failing rank's error is above",
             hint="detkit train RECIPE --nproc 1 runs the same in one process",
         )
+
+
+def end_with_parent() -> None:
+    """Have Linux send this process SIGTERM when its parent dies, by whatever death; does nothing on other systems."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def read_scores(folder: Path) -> dict[str, Any]:

@@ -9,12 +9,13 @@ import torch.distributed as dist
 from detkit.core.errors import UserError
 from detkit.core.files import write_json_atomically
 from detkit.recipe.schema import Recipe
-from detkit.train.launch import RECIPE, SCORES
+from detkit.train.launch import RECIPE, SCORES, end_with_parent
 from detkit.train.stage import trained
 
 
 def main(folder: Path) -> int:
     """Train as this rank; the first rank leaves its results in the folder."""
+    end_with_parent()
     recipe = Recipe.model_validate(json.loads((folder / RECIPE).read_text()))
     try:
         results = trained(folder, recipe)

@@ -121,3 +121,38 @@ def test_settings_of_a_run_that_never_trained_give_way(tmp_path: Path) -> None:
     assert detkit("train", recipe, cwd=tmp_path, check=False).returncode == 1
     done = detkit("train", recipe, "--set", "data.root=elsewhere", cwd=tmp_path, check=False)
     assert "is not a folder" in done.stderr and "other settings" not in done.stderr
+
+
+def processes_naming(text: str) -> list[int]:
+    """Process ids whose command line holds `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and text in (entry / "cmdline").read_bytes().decode(errors="replace"):
+                found.append(int(entry.name))
+        except OSError:
+            # It ended meanwhile.
+            continue
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a child of its parent's death on Linux only")
+def test_ranks_end_with_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    arguments = ["train", str(REPOSITORY / "recipes/smoke.yaml"), "--nproc", "2", "--run", "ranks"]
+    arguments += ["--set", "train.epochs=500", "--set", "model.block=plain"]
+    log = (tmp_path / "log").open("w")
+    launcher = subprocess.Popen([sys.executable, "-m", "detkit", *arguments], cwd=tmp_path, stdout=log, stderr=log)
+    marker = str(tmp_path / "ranks/train")
+    ends_at = time.monotonic() + 120
+    while not (tmp_path / "ranks/train/last.ckpt").is_file():
+        assert launcher.poll() is None and time.monotonic() < ends_at, (tmp_path / "log").read_text()
+        time.sleep(0.1)
+    assert len(processes_naming(marker)) >= 3, "torchrun and two ranks"
+    launcher.kill()
+    launcher.wait()
+    ends_at = time.monotonic() + 20
+    while (alive := processes_naming(marker)) and time.monotonic() < ends_at:
+        time.sleep(0.1)
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    assert not alive

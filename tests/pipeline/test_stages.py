@@ -34,7 +34,7 @@ def test_fuse_and_export_record_their_proofs(run_copy: Path) -> None:
     assert fuse.results["removed"] == ["head.dense_score"]
     assert all(max(d["boxes"], d["scores"]) <= 1e-4 for d in export.results["differences"].values())
     contract = json.loads((run_copy / "export/contract.json").read_text())
-    assert contract["output"]["shape"] == [1, 100, 6] and contract["classes"] == ["disc", "box", "triangle", "ring"]
+    assert contract["output"]["shape"] == [1, 100, 6] and contract["classes"] == ["disc", "cross", "triangle", "ring"]
 
 
 def test_damaged_weights_fail_the_gate_and_nothing_is_committed(run_copy: Path) -> None:

@@ -68,7 +68,7 @@ def test_boxes_lie_in_the_picture_and_never_exceed_the_wanted_number() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_box_is_tight_around_every_shape_and_shrinks_where_it_is_covered(shape: str) -> None:
-    turns = np.linspace(0, 2 * np.pi, {"triangle": 3, "box": 4}.get(shape, 64), endpoint=False)
+    turns = np.linspace(0, 2 * np.pi, {"triangle": 3, "cross": 12}.get(shape, 64), endpoint=False)
     outline = np.stack([30 + 15 * np.cos(turns), 20 + 10 * np.sin(turns)], 1)
     shown = Image.new("L", (60 * OVERSAMPLING, 40 * OVERSAMPLING))
     marker = ImageDraw.Draw(shown)
