@@ -78,6 +78,7 @@ def test_graph_equals_torch_and_has_one_file_fixed_shapes_and_module_names(detec
     assert convs and all(name in modules for name in convs)
 
 
+@pytest.mark.slow
 def test_simplified_graph_is_smaller_and_equal(exported: Path, tmp_path: Path) -> None:
     target = tmp_path / "simple.onnx"
     assert simplified(exported, target, timeout_s=120).done
@@ -86,6 +87,7 @@ def test_simplified_graph_is_smaller_and_equal(exported: Path, tmp_path: Path) -
     assert len(onnx.load(target).graph.node) < len(onnx.load(exported).graph.node)
 
 
+@pytest.mark.slow
 def test_a_simplifier_that_hangs_or_fails_is_survived_and_named(exported: Path, tmp_path: Path) -> None:
     assert "took longer than" in simplified(exported, tmp_path / "a.onnx", timeout_s=0.01).reason
     torn = tmp_path / "torn.onnx"
