@@ -12,6 +12,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("DETKIT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder of this session's own, so that no test sees what was made before."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real pictures and labels beside the project; tests skip where they are absent."""
@@ -32,7 +40,6 @@ def detkit(*arguments: str | Path, cwd: Path, check: bool = True) -> subprocess.
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run trained for a few iterations on drawn scenes, fused and exported. Copy it before changing it."""
     folder = tmp_path_factory.mktemp("shared-run")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     recipe = REPOSITORY / "recipes" / "smoke.yaml"
     detkit("train", recipe, "--set", "train.epochs=2", "--set", "model.block=repvgg", cwd=folder)
     detkit("export", "run", cwd=folder)

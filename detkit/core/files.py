@@ -49,3 +49,8 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def os_path_from_bytes(name: bytes) -> Path:
+    """The path whose name the file system holds as these bytes."""
+    return Path(os.fsdecode(name))

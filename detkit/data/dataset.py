@@ -1,77 +1,53 @@
-"""Labelled pictures in one representation, whichever format they came in, with what was left out and why."""
+"""Labelled pictures in one representation, whichever format they came in, with what was found on the way."""
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from detkit.core.errors import UserError
-from detkit.data.images import read_image
+from detkit.core.errors import GateError, UserError
+from detkit.data.coco import annotation_file, read_coco
+from detkit.data.findings import Finding, errors_of, summary
+from detkit.data.index import Index, indexed
+from detkit.data.labels import Labels
+from detkit.data.scenes import scene_settings
+from detkit.data.table import LabelledImage
+from detkit.data.voc import read_voc
 from detkit.recipe.schema import DataSettings
 
-
-@dataclass(frozen=True)
-class Problem:
-    """Something left out: `place` names file and object, `what` says why."""
-
-    kind: str
-    place: str
-    what: str
-
-
-@dataclass(frozen=True)
-class LabelledObject:
-    """An object as a label file gives it: `name` within the file, `box_xyxy` px, `area_px` where the file has its own."""
-
-    name: str
-    box_xyxy: tuple[float, float, float, float]
-    label: int
-    crowd: bool = False
-    area_px: float | None = None
-
-
-@dataclass(frozen=True)
-class LabelledImage:
-    """A picture and its objects.
-
-    `width`, `height` in px after EXIF orientation; `boxes_xyxy` (N, 4) float32 px, right and bottom exclusive, inside
-    the picture; `labels` (N,) class indices; `crowd` (N,) objects that are groups, never trained on; `areas_px` (N,)
-    float32 by which COCO sorts objects into small, medium and large (the mask's area where the labels give it).
-    """
-
-    path: Path
-    image_id: int
-    width: int
-    height: int
-    boxes_xyxy: np.ndarray
-    labels: np.ndarray
-    crowd: np.ndarray
-    areas_px: np.ndarray
+# Faults of a whole part: there is nothing to leave out that would mend them.
+NEVER_SKIPPED = ("no labels", "no objects", "all crowd", "pixel units")
+READERS: dict[str, Callable[[Path, Sequence[str], DataSettings], Labels]] = {"coco": read_coco, "voc": read_voc}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures of one part, class names in label order, original category ids and everything that was left out."""
+    """Usable pictures of one part, class names in label order, original category ids and everything that was found."""
 
-    images: tuple[LabelledImage, ...]
+    images: Sequence[LabelledImage]
     classes: tuple[str, ...]
     category_ids: tuple[int, ...]
-    problems: tuple[Problem, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 def load_dataset(settings: DataSettings, part: str) -> Dataset:
     """The `train` or `val` part that `settings` names.
 
-    Every picture is decoded once; unreadable ones and boxes without area are left out and listed in `problems`.
-    Raises UserError for missing folders and lists, for labels that cannot be parsed at all, and if no picture is left.
+    Faulty labels and pictures are left out and listed in `findings`, with what was clipped or read otherwise than it
+    is written. Raises UserError for missing folders and lists, and if no picture is left.
     """
-    from detkit.data.coco import read_coco
-    from detkit.data.scenes import scene_settings
-    from detkit.data.voc import read_voc
+    settings, root = located(settings)
+    names = settings.train if part == "train" else settings.val
+    index = load_index(settings, names)
+    if not len(index.table):
+        found = errors_of(index.findings) or index.findings
+        why = f"; {found[0].place}: {found[0].what}" if found else ""
+        raise UserError(f"data.{part} {list(names)} in {root} has no usable picture{why}")
+    return Dataset(index.table, index.classes, index.category_ids, index.findings)
 
+
+def located(settings: DataSettings) -> tuple[DataSettings, Path]:
+    """Settings with a concrete format, and the root. Raises UserError where there is no data set."""
     if settings.format == "scenes":
         settings = scene_settings(settings)
     if not settings.root:
@@ -80,13 +56,21 @@ def load_dataset(settings: DataSettings, part: str) -> Dataset:
     if not root.is_dir():
         raise UserError(f"data.root {root} is not a folder", hint="--set data.root=FOLDER")
     format_name = found_format(root) if settings.format == "auto" else settings.format
-    reader = {"coco": read_coco, "voc": read_voc}[format_name]
-    names = settings.train if part == "train" else settings.val
-    dataset = checked(reader(root, names, settings))
-    if not dataset.images:
-        why = f"; {dataset.problems[0].place}: {dataset.problems[0].what}" if dataset.problems else ""
-        raise UserError(f"data.{part} {list(names)} in {root} has no usable picture{why}")
-    return dataset
+    return settings.model_copy(update={"format": format_name}), root
+
+
+def load_index(settings: DataSettings, names: tuple[str, ...]) -> Index:
+    """The index of the parts `names`; `settings` come from `located`."""
+    root = Path(settings.root).expanduser()
+    files = label_files(root, settings.format, names)
+    return indexed(lambda: READERS[settings.format](root, names, settings), root, files, names, settings)
+
+
+def label_files(root: Path, format_name: str, parts: Sequence[str]) -> list[Path]:
+    """The files that decide what a reader returns."""
+    if format_name == "coco":
+        return [annotation_file(root, part) for part in parts]
+    return sorted([*(root / "ImageSets" / "Main").glob("*.txt"), *(root / "Annotations").glob("*.xml")])
 
 
 def found_format(root: Path) -> str:
@@ -101,62 +85,26 @@ def found_format(root: Path) -> str:
     )
 
 
-def checked(dataset: Dataset) -> Dataset:
-    """The data set without pictures that cannot be decoded whole or whose size is not the labels'."""
-    with ThreadPoolExecutor() as pool:
-        verdicts = list(pool.map(image_problem, dataset.images))
-    images = [image for image, verdict in zip(dataset.images, verdicts, strict=True) if verdict is None]
-    found = [verdict for verdict in verdicts if verdict is not None]
-    return replace(dataset, images=tuple(images), problems=(*dataset.problems, *found))
-
-
-def image_problem(image: LabelledImage) -> Problem | None:
-    """Why a picture cannot be used, or None."""
-    try:
-        height, width = read_image(image.path).shape[:2]
-    except UserError as error:
-        return Problem("unreadable picture", str(image.path), error.what)
-    if (width, height) != (image.width, image.height):
-        sizes = f"the labels say {image.width}x{image.height} px, the upright picture has {width}x{height} px"
-        return Problem("wrong size", str(image.path), f"{sizes}; picture left out")
-    return None
-
-
-def labelled_image(
-    path: Path, image_id: int, size_wh: tuple[int, int], *, objects: Sequence[LabelledObject]
-) -> tuple[LabelledImage, list[Problem]]:
-    """A picture with its objects' boxes clipped to it; boxes without area inside it are left out and named."""
-    width, height = size_wh
-    given = np.array([thing.box_xyxy for thing in objects], np.float32).reshape(-1, 4)
-    boxes = np.clip(given, 0, np.array([width, height] * 2, np.float32))
-    keep = np.isfinite(given).all(1) & (boxes[:, 2:] > boxes[:, :2]).all(1)
-    problems = [
-        Problem(
-            "empty box",
-            f"{path.name} {objects[index].name}",
-            f"box {np.round(given[index], 2).tolist()} has no area inside the picture; left out",
-        )
-        for index in np.flatnonzero(~keep).tolist()
-    ]
-    box_areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
-    own_areas = np.array([np.nan if thing.area_px is None else thing.area_px for thing in objects], np.float32)
-    image = LabelledImage(
-        path=path,
-        image_id=image_id,
-        width=width,
-        height=height,
-        boxes_xyxy=boxes[keep],
-        labels=np.array([thing.label for thing in objects], np.int64)[keep],
-        crowd=np.array([thing.crowd for thing in objects], bool)[keep],
-        areas_px=np.where(np.isnan(own_areas), box_areas, own_areas)[keep],
-    )
-    return image, problems
+def refuse_errors(dataset: Dataset, part: str, settings: DataSettings) -> None:
+    """Raises GateError where the part has errors that `data.on_bad` does not allow to leave out."""
+    errors = errors_of(dataset.findings)
+    if settings.on_bad != "refuse":
+        errors = [error for error in errors if error.kind in NEVER_SKIPPED]
+    if not errors:
+        return
+    rows = summary(errors, num_places=1)
+    shown = "; ".join(f"{row['count']} x {row['kind']} ({row['first'][0]['place']}: {row['first'][0]['what']})" for row in rows[:4])
+    can_skip = all(error.kind not in NEVER_SKIPPED for error in errors)
+    skip = "; --set data.on_bad=skip trains without them" if can_skip else ""
+    raise GateError(f"data.{part} has errors: {shown}", hint=f"detkit doctor data lists them all{skip}")
 
 
 def coco_ground_truth(dataset: Dataset) -> dict[str, Any]:
     """The data set as COCO's annotation dict, for COCOeval."""
     annotations: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
     for image in dataset.images:
+        images.append({"id": image.image_id, "width": image.width, "height": image.height, "file_name": image.path.name})
         columns = (image.boxes_xyxy, image.labels, image.crowd, image.areas_px)
         for (x1, y1, x2, y2), label, crowd, area in zip(*(c.tolist() for c in columns), strict=True):
             annotations.append(
@@ -169,8 +117,5 @@ def coco_ground_truth(dataset: Dataset) -> dict[str, Any]:
                     "iscrowd": int(crowd),
                 }
             )
-    return {
-        "images": [{"id": i.image_id, "width": i.width, "height": i.height, "file_name": i.path.name} for i in dataset.images],
-        "categories": [{"id": i, "name": n} for i, n in zip(dataset.category_ids, dataset.classes, strict=True)],
-        "annotations": annotations,
-    }
+    categories = [{"id": i, "name": n} for i, n in zip(dataset.category_ids, dataset.classes, strict=True)]
+    return {"images": images, "categories": categories, "annotations": annotations}

@@ -1,5 +1,6 @@
 """Labels of one part as columns: what every reader fills, before anything is checked."""
 
+import os
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,13 @@ class Labels:
     `paths[i]`, `image_ids[i]` (an int or a string, as the labels have it), `sizes_wh[i]` ((0, 0) where the labels give
     none) and `semantic[i]` (a PNG of class ids, or None) belong to picture i. Objects are columns: `image` index of
     the picture, `category` a key of `categories`, `boxes` xyxy px (right and bottom exclusive), `crowd`, `area_px`
-    (NaN where unknown), `mask` a COCO segmentation (polygons or run lengths) as JSON bytes or b"", `file` index into
-    `files` and `number` of the line, annotation or object in it. `categories` maps original ids to names, in label order.
+    (NaN where unknown), `mask` (empty where no object has one) a COCO segmentation as JSON bytes or b"", `file` index
+    into `files` and `number` of the line, annotation or object in it. `categories` maps original ids to names, in
+    label order.
     """
 
     style: PlaceStyle
-    paths: list[Path] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     image_ids: list[Any] = field(default_factory=list)
     sizes_wh: list[tuple[int, int]] = field(default_factory=list)
     semantic: list[Path | None] = field(default_factory=list)
@@ -47,9 +49,9 @@ class Labels:
         self.files.append(path)
         return len(self.files) - 1
 
-    def add_image(self, path: Path, image_id: Any, *, size_wh: tuple[int, int] = (0, 0), semantic: Path | None = None) -> int:
+    def add_image(self, path: Path | str, image_id: Any, *, size_wh: tuple[int, int] = (0, 0), semantic: Path | None = None) -> int:
         """Index of a new picture, for `add_object`."""
-        self.paths.append(path)
+        self.paths.append(os.fspath(path))
         self.image_ids.append(image_id)
         self.sizes_wh.append(size_wh)
         self.semantic.append(semantic)

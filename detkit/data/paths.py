@@ -10,7 +10,7 @@ def below(root: Path, folder: Path, name: str) -> Path | None:
     Links are followed wherever they lead, as users link large folders into data sets; what they lead to must be a
     regular file to be read.
     """
-    if not name or "\0" in name or os.path.isabs(name):
+    if not name or "\0" in name or name.startswith("/"):
         return None
     path = Path(os.path.normpath(folder / name))
     return path if path.is_relative_to(os.path.normpath(root)) else None

@@ -6,9 +6,10 @@ import numpy as np
 
 from detkit.core.console import say
 from detkit.data.augment import Sample, augmented
-from detkit.data.dataset import Dataset, LabelledImage
+from detkit.data.dataset import Dataset
 from detkit.data.geometry import Geometry
 from detkit.data.images import read_image
+from detkit.data.table import LabelledImage
 from detkit.recipe.schema import AugmentSettings
 
 
@@ -69,4 +70,4 @@ class TrainingSamples:
         return Sample(pixels, image.boxes_xyxy[real] * scale, image.labels[real])
 
     def _decoded(self, image: LabelledImage) -> np.ndarray:
-        return self._geometry.resized(read_image(image.path))
+        return self._geometry.resized(read_image(image.path, upright=image.upright))

@@ -1,55 +1,54 @@
 """Pascal VOC: one XML file a picture, lists of names under ImageSets/Main."""
 
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+from defusedxml import DefusedXmlException, ElementTree
 
 from detkit.core.errors import UserError
-from detkit.data.dataset import Dataset, LabelledImage, LabelledObject, Problem, labelled_image
-from detkit.data.images import oriented_size
+from detkit.data.labels import Labels
+from detkit.data.paths import below
 from detkit.recipe.schema import DataSettings
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
-@dataclass(frozen=True)
-class Annotation:
-    """Objects of one XML file: class names, boxes xyxy with exclusive right and bottom, and `difficult` marks."""
-
-    names: list[str]
-    boxes: list[tuple[float, float, float, float]]
-    difficult: list[bool]
-
-
-def read_voc(root: Path, parts: Sequence[str], settings: DataSettings) -> Dataset:
-    """Pictures of the lists `parts` (ImageSets/Main/PART.txt), classes by name unless `settings.classes` orders them.
+def read_voc(root: Path, parts: Sequence[str], settings: DataSettings) -> Labels:
+    """Pictures of the lists `parts` (ImageSets/Main/PART.txt), classes by name, of all annotations below `root`.
 
     VOC pixels are 1-based and inclusive (VOC2012 devkit, section 4), so a box becomes xmin-1, ymin-1, xmax, ymax;
     one whose sides coincide is a labelling slip, not an object one pixel wide, and is reported as empty.
     Objects marked difficult are treated as crowds: not trained on, neither rewarded nor punished in scoring.
     """
-    stems = [stem for part in parts for stem in listed(root / "ImageSets" / "Main" / f"{part}.txt")]
+    labels = Labels("object")
+    labels.categories = {name: name for name in all_classes(root)}
     folder = root / (settings.images or "JPEGImages")
-    annotations = {stem: read_annotation(root / "Annotations" / f"{stem}.xml") for stem in stems}
-    classes = chosen_classes(all_classes(root), settings.classes)
-    images: list[LabelledImage] = []
-    problems: list[Problem] = []
-    for image_id, (stem, annotation) in enumerate(annotations.items(), start=1):
-        path = next((folder / f"{stem}{s}" for s in SUFFIXES if (folder / f"{stem}{s}").is_file()), None)
-        if path is None:
-            problems.append(Problem("missing picture", f"{folder / stem}.*", "listed, but there is no such picture"))
-            continue
-        try:
-            size_wh = oriented_size(path)
-        except UserError as error:
-            problems.append(Problem("unreadable picture", str(path), error.what))
-            continue
-        objects, unused = objects_in_use(stem, annotation, classes)
-        image, empty = labelled_image(path, image_id, size_wh, objects=objects)
-        images.append(image)
-        problems += [*unused, *empty]
-    return Dataset(tuple(images), tuple(classes), tuple(range(1, len(classes) + 1)), tuple(problems))
+    pictures = pictures_by_stem(folder)
+    seen: set[str] = set()
+    for part in parts:
+        list_path = root / "ImageSets" / "Main" / f"{part}.txt"
+        for stem in listed(list_path):
+            if stem in seen:
+                labels.found("duplicate picture", str(list_path), f"{stem} is listed twice")
+                continue
+            seen.add(stem)
+            if below(root, folder, stem) is None:
+                labels.found("outside the root", str(list_path), f"{stem!r} does not lie below {root}")
+            elif stem not in pictures:
+                labels.found("missing picture", f"{folder / stem}.*", "listed, but there is no such picture")
+            else:
+                add_annotation(root / "Annotations" / f"{stem}.xml", pictures[stem], len(seen), labels=labels)
+    return labels
+
+
+def pictures_by_stem(folder: Path) -> dict[str, Path]:
+    """Pictures of a folder by name without suffix."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}", hint="--set data.images=FOLDER_BELOW_ROOT")
+    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
 
 
 def listed(path: Path) -> list[str]:
@@ -57,57 +56,68 @@ def listed(path: Path) -> list[str]:
     if not path.is_file():
         there = sorted(p.stem for p in path.parent.glob("*.txt"))
         raise UserError(f"no list {path}", hint=f"lists there: {', '.join(there) or 'none'}; --set data.train=[...]")
-    rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
+    try:
+        rows = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a list of names: {error}") from error
     return [row[0] for row in rows if len(row) == 1 or row[1] != "-1"]
 
 
-def read_annotation(path: Path) -> Annotation:
-    """Objects of a VOC XML file. Raises UserError naming file and object where it cannot be read."""
+def add_annotation(path: Path, picture: Path, image_id: int, *, labels: Labels) -> None:
+    """Append one picture with the objects of its XML file; a file that cannot be read leaves its picture out."""
+    file = labels.add_file(path)
+    try:
+        tree = parsed(path)
+    except UserError as error:
+        labels.found("unread label file", str(path), error.what)
+        return
+    image = labels.add_image(picture, image_id, size_wh=claimed_size(tree))
+    for number, item in enumerate(tree.iter("object"), start=1):
+        where = f"{path}: object {number}"
+        texts = [item.findtext(f"bndbox/{side}") for side in SIDES]
+        try:
+            x1, y1, x2, y2 = (float(text or "") for text in texts)
+        except ValueError:
+            labels.found("no box", where, f"bndbox {dict(zip(SIDES, texts, strict=True))} is not four numbers")
+            continue
+        name = (item.findtext("name") or "").strip()
+        if not name:
+            labels.found("unknown class", where, "it has no class name")
+            continue
+        box = (x1 - 1, y1 - 1, x2, y2) if x2 > x1 and y2 > y1 else (x1, y1, x2, y2)
+        difficult = (item.findtext("difficult") or "0").strip() == "1"
+        labels.add_object(image, name, box, file=file, number=number, crowd=difficult)
+
+
+def parsed(path: Path) -> Any:
+    """The root element of an XML file. Raises UserError saying why it cannot be read; entities are not expanded."""
     if not path.is_file():
         raise UserError(f"no annotation {path}", hint="every listed picture needs its XML file")
     try:
-        tree = ElementTree.parse(path)
-    except ElementTree.ParseError as error:
+        return ElementTree.parse(path).getroot()
+    except DefusedXmlException as error:
+        raise UserError(f"{path} declares entities, which labels never need: {error}") from error
+    except (ParseError, ValueError, LookupError, RecursionError) as error:
         raise UserError(f"{path} is not XML: {error}") from error
-    found = Annotation([], [], [])
-    for index, item in enumerate(tree.iter("object"), start=1):
-        try:
-            x1, y1, x2, y2 = (float(item.findtext(f"bndbox/{k}") or "") for k in ("xmin", "ymin", "xmax", "ymax"))
-        except ValueError as error:
-            raise UserError(f"{path} object {index}: a box side is missing or not a number ({error})") from error
-        name = (item.findtext("name") or "").strip()
-        if not name:
-            raise UserError(f"{path} object {index} has no class name")
-        found.names.append(name)
-        found.boxes.append((x1 - 1, y1 - 1, x2, y2) if x2 > x1 and y2 > y1 else (x1, y1, x2, y2))
-        found.difficult.append((item.findtext("difficult") or "0").strip() == "1")
-    return found
 
 
-def chosen_classes(there: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Class names in label order. Raises UserError where `wanted` names one that no annotation has."""
-    unknown = [name for name in wanted if name not in there]
-    if unknown:
-        raise UserError(f"data.classes names {unknown[0]!r}; the annotations have {list(there)}")
-    return wanted or there
-
-
-def objects_in_use(stem: str, annotation: Annotation, classes: tuple[str, ...]) -> tuple[list[LabelledObject], list[Problem]]:
-    """Objects of the classes in use, and those left out because their class is not."""
-    objects: list[LabelledObject] = []
-    problems: list[Problem] = []
-    columns = zip(annotation.names, annotation.boxes, annotation.difficult, strict=True)
-    for number, (name, box, difficult) in enumerate(columns, start=1):
-        if name in classes:
-            objects.append(LabelledObject(f"object {number}", box, classes.index(name), difficult))
-        else:
-            problems.append(Problem("unused class", f"{stem}.xml object {number}", f"class {name!r} is not in use"))
-    return objects, problems
+def claimed_size(tree: Any) -> tuple[int, int]:
+    """Width and height that the file gives for its picture; (0, 0) where it gives none."""
+    try:
+        width, height = (int(float(tree.findtext(f"size/{side}") or "0")) for side in ("width", "height"))
+    except (ValueError, OverflowError):
+        return (0, 0)
+    return (width, height) if width > 0 and height > 0 else (0, 0)
 
 
 def all_classes(root: Path) -> tuple[str, ...]:
     """Names in any annotation below `root`, sorted, so that every part numbers them alike."""
     names: set[str] = set()
     for path in sorted((root / "Annotations").glob("*.xml")):
-        names.update(read_annotation(path).names)
-    return tuple(sorted(names))
+        try:
+            tree = parsed(path)
+        except UserError:
+            # Named when its own part is read.
+            continue
+        names.update((item.findtext("name") or "").strip() for item in tree.iter("object"))
+    return tuple(sorted(names - {""}))

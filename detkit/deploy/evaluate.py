@@ -1,14 +1,15 @@
 """COCO scores of an artifact on the validation pictures, through the same geometry that training used."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from detkit.data.dataset import Dataset, LabelledImage, coco_ground_truth
+from detkit.data.dataset import Dataset, coco_ground_truth
 from detkit.data.detections import Detections
 from detkit.data.images import read_image
+from detkit.data.table import LabelledImage
 from detkit.deploy.contract import Contract
 from detkit.deploy.runners import Runner
 from detkit.metrics.coco import evaluate_boxes
@@ -26,11 +27,11 @@ def evaluate_runner(runner: Runner, contract: Contract, dataset: Dataset) -> dic
     return scores | {"num_images": len(dataset.images), "wall_s": time.perf_counter() - began, "results": results}
 
 
-def detected(runner: Runner, contract: Contract, images: tuple[LabelledImage, ...]) -> Iterator[tuple[LabelledImage, Detections]]:
+def detected(runner: Runner, contract: Contract, images: Sequence[LabelledImage]) -> Iterator[tuple[LabelledImage, Detections]]:
     """Each picture with its detections; the last batch is filled up with copies that are dropped again."""
     for start in range(0, len(images), contract.batch):
         chunk = images[start : start + contract.batch]
-        pictures = [read_image(image.path) for image in chunk]
+        pictures = [read_image(image.path, upright=image.upright) for image in chunk]
         inputs = np.stack([contract.geometry.letterbox(picture) for picture in pictures])
         inputs = np.concatenate([inputs, np.repeat(inputs[-1:], contract.batch - len(inputs), axis=0)])
         tables = runner(contract.graph_input(inputs))

@@ -66,6 +66,19 @@ class DataSettings(Section):
     pad_value: int = Field(default=114, ge=0, le=255, description="Grey level of the letterbox border.")
     mean: Rgb = Field(default=(0.0, 0.0, 0.0), description="Mean subtracted from RGB values in [0, 1].")
     std: Rgb = Field(default=(1.0, 1.0, 1.0), description="Divisor of RGB values after the mean is subtracted.")
+    on_bad: Literal["refuse", "skip", "clip"] = Field(
+        default="refuse",
+        description="What training does with errors in labels and pictures: refuse to start, skip them, or clip boxes where "
+        "that mends them.",
+    )
+    outside_tolerance_px: float = Field(
+        default=1.0, ge=0.0, description="How far a box may leave its picture before that is reported, px; it is clipped in any case."
+    )
+    verify: Literal["decode", "header", "off"] = Field(
+        default="decode",
+        description="How pictures are checked before training: decoded whole, by their headers, or not. Verdicts are "
+        "remembered until a file changes.",
+    )
     cache_mb: int = Field(
         default=2048, ge=0, description="Memory for decoded pictures, MiB, all processes together; 0 decodes every time."
     )

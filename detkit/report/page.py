@@ -120,7 +120,8 @@ def proof(manifest: Manifest) -> str:
             f"of {accuracy['max_ap_drop']:g} allowed, measured on {accuracy['measured_on']}"
         )
     if manifest.stage == "train":
-        return f"{results['num_problems']} faults in the labels named and left out"
+        counts = [f"{count} x {kind} in {part}" for part, kinds in results["findings"].items() for kind, count in kinds.items()]
+        return "; ".join(counts) or "no fault found in labels and pictures"
     return "; ".join(results.get("caveats", [])) or "no caveat"
 
 

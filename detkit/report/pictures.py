@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from detkit.data.dataset import Dataset, LabelledImage
+from detkit.data.dataset import Dataset
 from detkit.data.images import read_image
+from detkit.data.table import LabelledImage
 
 COLOURS = ((214, 69, 65), (44, 119, 204), (38, 150, 90), (214, 137, 16), (136, 78, 160), (23, 150, 150))
 SHOWN_WIDTH_PX = 420
@@ -31,7 +32,7 @@ def picture_pairs(dataset: Dataset, results: list[dict[str, Any]], *, count: int
 
 def drawn(image: LabelledImage, boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> str:
     """The picture with boxes, as a JPEG data URI."""
-    picture = Image.fromarray(read_image(image.path))
+    picture = Image.fromarray(read_image(image.path, upright=image.upright))
     scale = SHOWN_WIDTH_PX / picture.width
     picture = picture.resize((SHOWN_WIDTH_PX, max(1, round(picture.height * scale))))
     draw = ImageDraw.Draw(picture)

@@ -55,7 +55,7 @@ def scored(deployed: nn.Module, dataset: Dataset, geometry: Geometry, *, place: 
 
 def detected(deployed: nn.Module, images: Any, geometry: Geometry, *, device: torch.device) -> list[tuple[Any, Detections]]:
     """Each image with its detections in px of the original picture."""
-    pictures = [read_image(image.path) for image in images]
+    pictures = [read_image(image.path, upright=image.upright) for image in images]
     inputs = np.stack([geometry.letterbox(picture) for picture in pictures])
     tensor = torch.from_numpy(geometry.normalised(inputs)).to(device)
     table_BK6 = deployed(tensor).float().cpu().numpy()

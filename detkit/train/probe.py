@@ -28,7 +28,7 @@ def write_probe(folder: Path, model: nn.Module, validation: Dataset, geometry: G
     """
     count = min(recipe.train.probe_images, len(validation.images))
     chosen = [validation.images[i] for i in np.linspace(0, len(validation.images) - 1, count).round().astype(int)]
-    pictures = [read_image(image.path) for image in chosen]
+    pictures = [read_image(image.path, upright=image.upright) for image in chosen]
     images_u8 = np.stack([geometry.letterbox(picture) for picture in pictures])
     outputs = raw_outputs(model, images_u8, geometry, dtype=torch.float64)
     single = raw_outputs(model, images_u8, geometry, dtype=torch.float32)

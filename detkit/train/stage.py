@@ -9,8 +9,10 @@ from torch import nn
 
 from detkit.core.console import say
 from detkit.core.errors import GateError, UserError
+from detkit.core.files import write_json_atomically
 from detkit.core.stage import Work
-from detkit.data.dataset import Dataset, load_dataset
+from detkit.data.dataset import Dataset, load_dataset, refuse_errors
+from detkit.data.findings import summary
 from detkit.data.geometry import Geometry
 from detkit.data.training import TrainingSamples
 from detkit.models.build import build_detector
@@ -26,6 +28,9 @@ from detkit.train.loop import Course, Trainee, evaluate, resume, train
 from detkit.train.plots import write_curves
 from detkit.train.probe import write_probe
 from detkit.train.tensorboard import write_events
+
+# Everything that was found in the data, left out or read otherwise than written.
+FINDINGS = "findings.json"
 
 
 def train_stage(work: Work) -> dict[str, Any]:
@@ -53,8 +58,12 @@ def trained(folder: Path, recipe: Recipe) -> dict[str, Any]:
     training, validation = load_dataset(recipe.data, "train"), load_dataset(recipe.data, "val")
     check_classes(training, validation)
     if place.is_first:
-        tell_problems(training, "train")
-        tell_problems(validation, "val")
+        found = {"train": training, "val": validation}
+        for part, dataset in found.items():
+            tell_findings(dataset, part)
+        write_json_atomically(folder / FINDINGS, {part: [vars(f) for f in dataset.findings] for part, dataset in found.items()})
+    refuse_errors(training, "train", recipe.data)
+    refuse_errors(validation, "val", recipe.data)
     torch.manual_seed(recipe.train.seed)
     trainee, course = prepared(folder, recipe, place, training=training, validation=validation)
     resume(trainee, folder)
@@ -73,8 +82,7 @@ def trained(folder: Path, recipe: Recipe) -> dict[str, Any]:
         **scores,
         "num_train_images": len(training.images),
         "num_val_images": len(validation.images),
-        "num_problems": len(training.problems) + len(validation.problems),
-        "problems": [f"{p.place}: {p.what}" for p in (*training.problems, *validation.problems)][:100],
+        "findings": {part: counted(dataset) for part, dataset in (("train", training), ("val", validation))},
         "iterations": trainee.progress.iteration,
         "train_s": trainee.progress.elapsed_s,
         "setup_to_files_s": time.perf_counter() - began,
@@ -158,12 +166,16 @@ def check_classes(training: Dataset, validation: Dataset) -> None:
         )
 
 
-def tell_problems(dataset: Dataset, part: str) -> None:
-    """Name what was left out of a part."""
-    for problem in dataset.problems[:20]:
-        say(f"data.{part}: {problem.place}: {problem.what}")
-    if len(dataset.problems) > 20:
-        say(f"data.{part}: and {len(dataset.problems) - 20} more, all in train/manifest.json")
+def tell_findings(dataset: Dataset, part: str) -> None:
+    """Say how many faults of each kind a part has, with the first place."""
+    for row in summary(dataset.findings, num_places=1):
+        first = row["first"][0]
+        say(f"data.{part}: {row['severity']}: {row['count']} x {row['kind']}: {first['place']}: {first['what']}; {row['in_training']}")
+
+
+def counted(dataset: Dataset) -> dict[str, int]:
+    """Faults of each kind; FINDINGS lists every one."""
+    return {row["kind"]: row["count"] for row in summary(dataset.findings)}
 
 
 def check_expectation(recipe: Recipe, results: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from PIL import Image
 
 from detkit.core.errors import GateError
 from detkit.core.files import read_json
-from detkit.data.dataset import Dataset, LabelledImage
+from detkit.data.dataset import Dataset
+from detkit.data.table import LabelledImage
 from detkit.deploy.build import build_variant
 from detkit.export.precision import with_precision
 from tests.tiny import TABLE, write_tiny

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from detkit.data.augment import Sample, Window, augmented, chroma_matrix, moved_boxes, recoloured
-from detkit.data.dataset import Dataset, LabelledObject, labelled_image
+from detkit.data.dataset import Dataset
 from detkit.data.geometry import Geometry
+from detkit.data.table import LabelledImage
 from detkit.data.training import TrainingSamples
 from detkit.recipe.schema import AugmentSettings
 
@@ -116,8 +117,9 @@ def training_samples(folder: Path, *, cache_mb: int = 64, seed: int = 5) -> Trai
         height, width = rng.integers(50, 120, 2).tolist()
         path = folder / f"{index}.png"
         Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(path)
-        objects = [LabelledObject("a", (5, 5, 30, 40), 0), LabelledObject("b", (20, 10, 45, 45), 1)]
-        images.append(labelled_image(path, index + 1, (width, height), objects=objects)[0])
+        boxes = np.float32([(5, 5, 30, 40), (20, 10, 45, 45)])
+        areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+        images.append(LabelledImage(path, index + 1, width, height, boxes, np.array([0, 1]), np.zeros(2, bool), areas))
     dataset = Dataset(tuple(images), ("a", "b"), (1, 2), ())
     return TrainingSamples(dataset, Geometry(64), AugmentSettings(), seed=seed, cache_mb=cache_mb)
 

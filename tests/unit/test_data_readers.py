@@ -58,7 +58,7 @@ def write_coco(root: Path, annotations: list[dict[str, Any]], *, part: str = "tr
 def test_voc_boxes_become_right_and_bottom_exclusive(tmp_path: Path) -> None:
     settings = write_voc(tmp_path, {"a": [("dog", 1, 1, 80, 60), ("cat", 11, 21, 30, 40)]})
     dataset = load_dataset(settings, "train")
-    assert dataset.classes == ("cat", "dog") and dataset.problems == ()
+    assert dataset.classes == ("cat", "dog") and dataset.findings == ()
     np.testing.assert_array_equal(dataset.images[0].boxes_xyxy, [[0, 0, 80, 60], [10, 20, 30, 40]])
     assert dataset.images[0].labels.tolist() == [1, 0] and dataset.images[0].boxes_xyxy.dtype == np.float32
 
@@ -76,32 +76,55 @@ def test_coco_categories_with_gaps_are_labelled_by_id_and_return_to_it(tmp_path:
 def test_classes_of_the_recipe_set_the_order_and_leave_out_the_rest(tmp_path: Path) -> None:
     coco = write_coco(tmp_path / "c", [{"category_id": c, "bbox": [0, 0, 9, 9]} for c in (3, 90, 17)])
     voc = write_voc(tmp_path / "v", {"a": [(n, 1, 1, 9, 9) for n in ("car", "toothbrush", "cat")]})
-    for settings, place in ((coco, "1.png annotation 102"), (voc, "a.xml object 3")):
+    label_files = (tmp_path / "c/annotations/instances_train.json", tmp_path / "v/Annotations/a.xml")
+    for settings, place in ((coco, f"{label_files[0]}: annotation 102"), (voc, f"{label_files[1]}: object 3")):
         dataset = load_dataset(settings.model_copy(update={"classes": ("toothbrush", "car")}), "train")
         assert dataset.classes == ("toothbrush", "car") and dataset.images[0].labels.tolist() == [1, 0]
-        assert [(p.kind, p.place) for p in dataset.problems] == [("unused class", place)]
+        assert [(p.kind, p.place) for p in dataset.findings] == [("unused class", place)]
         with pytest.raises(UserError, match="bicycle"):
             load_dataset(settings.model_copy(update={"classes": ("bicycle",)}), "train")
 
 
-@pytest.mark.parametrize("bbox", [[5, 5, 0, 10], [5, 5, 10, 0], [5, 5, -3, 4], [200, 5, 10, 10], [5, 5, float("nan"), 10]])
-def test_boxes_without_area_are_left_out_and_named(tmp_path: Path, bbox: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "bbox"),
+    [
+        ("empty box", [5, 5, 0, 10]),
+        ("empty box", [5, 5, 10, 0]),
+        ("empty box", [5, 5, -3, 4]),
+        ("box mostly outside", [200, 5, 10, 10]),
+        ("box mostly outside", [1e9, 1e9, 1e9, 1e9]),
+        ("box not finite", [5, 5, float("nan"), 10]),
+        ("box not finite", [5, 5, float("inf"), 10]),
+        ("no box", None),
+        ("no box", [5, 5, 10]),
+        ("no box", [5, 5, "wide", 10]),
+    ],
+)
+def test_boxes_that_cannot_be_used_are_left_out_and_named(tmp_path: Path, kind: str, bbox: list[float]) -> None:
     rows = [{"category_id": 3, "bbox": [1, 1, 5, 5]}, {"category_id": 3, "bbox": bbox}]
     dataset = load_dataset(write_coco(tmp_path, rows), "train")
-    assert [(p.kind, p.place) for p in dataset.problems] == [("empty box", "1.png annotation 101")]
+    place = f"{tmp_path}/annotations/instances_train.json: annotation 101"
+    assert [(p.kind, p.place) for p in dataset.findings] == [(kind, place)]
     np.testing.assert_array_equal(dataset.images[0].boxes_xyxy, [[1, 1, 6, 6]])
 
 
 @pytest.mark.parametrize("corners", [(7, 7, 7, 7), (7, 7, 7, 20), (9, 9, 3, 3)])
 def test_voc_boxes_without_area_are_named_by_object(tmp_path: Path, corners: tuple[float, float, float, float]) -> None:
     dataset = load_dataset(write_voc(tmp_path, {"a": [("x", 1, 1, 9, 9), ("x", *corners)]}), "train")
-    assert [(p.kind, p.place) for p in dataset.problems] == [("empty box", "a.jpg object 2")]
+    assert [(p.kind, p.place) for p in dataset.findings] == [("empty box", f"{tmp_path}/Annotations/a.xml: object 2")]
     assert len(dataset.images[0].boxes_xyxy) == 1
 
 
 def test_boxes_are_clipped_to_the_picture(tmp_path: Path) -> None:
-    dataset = load_dataset(write_coco(tmp_path, [{"category_id": 3, "bbox": [-5, -5, 500, 500]}]), "train")
-    np.testing.assert_array_equal(dataset.images[0].boxes_xyxy, [[0, 0, 80, 60]])
+    boxes = [[-5, -5, 60, 40], [-0.5, 20, 40, 40.5], [-50, 0, 70, 60]]
+    settings = write_coco(tmp_path, [{"category_id": 3, "bbox": bbox} for bbox in boxes])
+    dataset = load_dataset(settings, "train")
+    np.testing.assert_array_equal(dataset.images[0].boxes_xyxy, [[0, 0, 55, 35], [0, 20, 39.5, 60]])
+    place = f"{tmp_path}/annotations/instances_train.json: annotation 10"
+    found = [(p.kind, p.place) for p in dataset.findings]
+    assert found == [("box mostly outside", f"{place}2"), ("box partly outside", f"{place}0")]
+    clipped = load_dataset(settings.model_copy(update={"on_bad": "clip"}), "train")
+    np.testing.assert_array_equal(clipped.images[0].boxes_xyxy[2], [0, 0, 20, 60])
 
 
 def test_damaged_missing_and_mislabelled_pictures_are_left_out_and_named(tmp_path: Path) -> None:
@@ -112,7 +135,7 @@ def test_damaged_missing_and_mislabelled_pictures_are_left_out_and_named(tmp_pat
     write_picture(tmp_path / "train" / "4.png", (33, 44))
     dataset = load_dataset(settings, "train")
     assert [image.image_id for image in dataset.images] == [1]
-    found = {(p.kind, Path(p.place).name) for p in dataset.problems}
+    found = {(p.kind, Path(p.place).name) for p in dataset.findings}
     assert found == {("unreadable picture", "2.png"), ("missing picture", "3.png"), ("wrong size", "4.png")}
 
 
@@ -124,7 +147,7 @@ def test_truncated_jpeg_of_a_voc_list_is_named_and_the_rest_is_kept(tmp_path: Pa
     path.write_bytes(path.read_bytes()[:2000])
     dataset = load_dataset(settings, "train")
     assert [image.path.name for image in dataset.images] == ["a.jpg"]
-    assert [(p.kind, p.place) for p in dataset.problems] == [("unreadable picture", str(path))]
+    assert [(p.kind, p.place) for p in dataset.findings] == [("unreadable picture", str(path))]
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc"])
@@ -143,7 +166,7 @@ def test_crowds_are_scored_as_crowds_and_never_trained_on(tmp_path: Path, kind: 
 
 
 def test_small_and_large_go_by_the_area_that_the_labels_give(tmp_path: Path) -> None:
-    rows = [{"category_id": 3, "bbox": [0, 0, 40, 40], "area": 900.0}, {"category_id": 3, "bbox": [0, 0, 40, 40]}]
+    rows = [{"category_id": 3, "bbox": [0, 0, 40, 40], "area": 900.0}, {"category_id": 3, "bbox": [1, 0, 40, 40]}]
     truth = coco_ground_truth(load_dataset(write_coco(tmp_path, rows), "train"))
     assert [row["area"] for row in truth["annotations"]] == [900, 1600]
 
@@ -189,8 +212,10 @@ def test_root_that_holds_no_data_set_says_what_to_set(tmp_path: Path, root: str)
 def test_repeated_image_ids_over_two_files_are_refused(tmp_path: Path) -> None:
     write_coco(tmp_path, [], part="one")
     settings = write_coco(tmp_path, [], part="two")
-    with pytest.raises(UserError, match="image id 1 is used twice"):
-        load_dataset(settings.model_copy(update={"train": ("one", "two")}), "train")
+    dataset = load_dataset(settings.model_copy(update={"train": ("one", "two")}), "train")
+    assert [(p.kind, p.place) for p in dataset.findings][:1] == [
+        ("duplicate picture", f"{tmp_path}/annotations/instances_two.json: images[0]")
+    ]
 
 
 def test_blood_cells_load_with_their_two_empty_boxes_named() -> None:
@@ -199,8 +224,8 @@ def test_blood_cells_load_with_their_two_empty_boxes_named() -> None:
         pytest.skip(f"the blood-cell photographs are not at {root}")
     dataset = load_dataset(DataSettings(root=str(root), train=("train", "val"), val=("test",)), "train")
     assert len(dataset.images) == 292 and dataset.classes == ("Platelets", "RBC", "WBC")
-    named = {p.place for p in dataset.problems if p.kind == "empty box"}
-    assert named == {"BloodImage_00343.jpg object 4", "BloodImage_00338.jpg object 13"}
+    named = {p.place for p in dataset.findings if p.kind == "empty box"}
+    assert named == {f"{root}/Annotations/BloodImage_00{n}" for n in ("343.xml: object 4", "338.xml: object 13")}
     assert all((i.boxes_xyxy[:, 2:] > i.boxes_xyxy[:, :2]).all() for i in dataset.images)
 
 

@@ -22,7 +22,7 @@ def scenes_below(root: Path | str = "", scenes: SceneSettings = SMALL) -> DataSe
 def test_scenes_load_like_any_data_set(tmp_path: Path) -> None:
     train, val = (load_dataset(scenes_below(tmp_path), part) for part in ("train", "val"))
     assert (len(train.images), len(val.images)) == (6, 4)
-    assert train.classes == SHAPES and train.problems == val.problems == ()
+    assert train.classes == SHAPES and train.findings == val.findings == ()
     assert all(len(image.boxes_xyxy) for image in (*train.images, *val.images))
     assert read_image(train.images[0].path).shape == (48, 64, 3)
 
