@@ -1,5 +1,6 @@
 """The index of one part: readers, checks and verdicts once, then memory-mapped columns until something changes."""
 
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -62,26 +63,28 @@ def indexed(read: Callable[[], Labels], root: Path, files: list[Path], parts: tu
     cached = opened(folder, settings)
     if cached is not None:
         return cached
-    labels = read()
-    columns, meta = built(labels, root, settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".index-", dir=folder.parent) as staging:
-        made = Path(staging) / "index"
-        made.mkdir()
-        for name, column in columns.items():
-            np.save(made / f"{name}.npy", column)
-        write_json_atomically(made / META, meta)
-        del columns, labels
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
+    # Ranks of one job come here together: one builds, the others wait and find its work.
+    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cached = opened(folder, settings)
+        if cached is not None:
+            return cached
+        with tempfile.TemporaryDirectory(prefix=".index-", dir=folder.parent) as staging:
+            made = Path(staging) / "index"
+            write_index(made, *built(read(), root, settings))
+            shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
-        except OSError:
-            # Another process has made the same index first.
-            if not (folder / META).is_file():
-                raise
-    index = opened(folder, settings, check_pictures=False)
+        index = opened(folder, settings, check_pictures=False)
     assert index is not None
     return index
+
+
+def write_index(folder: Path, columns: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    folder.mkdir()
+    for name, column in columns.items():
+        np.save(folder / f"{name}.npy", column)
+    write_json_atomically(folder / META, meta)
 
 
 def cache_folder() -> Path:
