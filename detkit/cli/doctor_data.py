@@ -14,7 +14,9 @@ def data_lines(values: dict[str, Any], sheet: Path) -> list[str]:
             f"  {name}: {part['num_pictures']} of {part['num_listed']} pictures usable, {part['num_objects']} objects "
             f"({part['num_crowds']} crowds), {part['num_background']} pictures without an object"
         )
-    lines += ["", *class_lines(values["parts"]), "", *size_lines(values), ""]
+    if any(part["num_objects"] for part in values["parts"].values()):
+        lines += ["", *class_lines(values["parts"]), "", *size_lines(values)]
+    lines += [*mask_lines(values["mask_shares"]), ""]
     lines += finding_lines(values["findings"])
     lines.append(f"contact sheet: {sheet}")
     return lines
@@ -34,6 +36,15 @@ def class_lines(parts: dict[str, Any]) -> list[str]:
         lines.append(f"  and {len(names) - 40} more, all in --json")
     absent = [name for name in names if not totals[name]]
     return [*lines, f"  without any object: {', '.join(absent[:20])}"] if absent else lines
+
+
+def mask_lines(shares: dict[str, dict[str, float]]) -> list[str]:
+    """Share of the labelled pixels of each class id in each part."""
+    ids = sorted({i for part in shares.values() for i in part}, key=int)
+    if not ids:
+        return []
+    lines = ["", f"share of labelled pixels by class id ({', '.join(shares)})"]
+    return [*lines, *(f"  {i:>4}  {', '.join(f'{part.get(i, 0):.1%}' for part in shares.values())}" for i in ids[:40])]
 
 
 def size_lines(values: dict[str, Any]) -> list[str]:

@@ -51,6 +51,7 @@ def checked_objects(labels: Labels, settings: DataSettings, chosen: list[Hashabl
     rows = np.flatnonzero(kept)
     rows = rows[np.argsort(image[rows], kind="stable")]
     crowd = np.asarray(labels.crowd, bool).reshape(count)
+    name_repeated_ids(labels)
     name_empty_sets(labels, crowd[rows])
     return CheckedObjects(rows, image[rows], boxes[rows].astype(np.float32), label[rows], crowd[rows], areas[rows].astype(np.float32))
 
@@ -151,6 +152,20 @@ def usable_areas(labels: Labels, boxes: np.ndarray, kept: np.ndarray) -> np.ndar
     for row in np.flatnonzero(negative & kept).tolist():
         labels.found("negative area", labels.place(row), f"area {own[row]:g} is negative")
     return np.where(np.isfinite(own) & ~negative, own, area(boxes))
+
+
+def name_repeated_ids(labels: Labels) -> None:
+    """Annotation ids that a COCO file uses more than once; columns are numbered anew in any case."""
+    if labels.style != "annotation":
+        return
+    numbers, files = np.asarray(labels.number, np.int64), np.asarray(labels.file)
+    for file in range(len(labels.files)):
+        ordered = np.sort(numbers if len(labels.files) == 1 else numbers[files == file])
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(repeated):
+            ids = np.unique(repeated).tolist()
+            what = f"{len(repeated)} annotations repeat the ids {shown(ids)}"
+            labels.found("duplicate annotation id", str(labels.files[file]), what)
 
 
 def name_empty_sets(labels: Labels, crowd: np.ndarray) -> None:

@@ -1,23 +1,20 @@
 """Labelled pictures in one representation, whichever format they came in, with what was found on the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from detkit.core.errors import GateError, UserError
-from detkit.data.coco import annotation_file, read_coco
 from detkit.data.findings import Finding, errors_of, summary
+from detkit.data.formats import READERS, found_format, label_files
 from detkit.data.index import Index, indexed
-from detkit.data.labels import Labels
 from detkit.data.scenes import scene_settings
 from detkit.data.table import LabelledImage
-from detkit.data.voc import read_voc
 from detkit.recipe.schema import DataSettings
 
 # Faults of a whole part: there is nothing to leave out that would mend them.
 NEVER_SKIPPED = ("no labels", "no objects", "all crowd", "pixel units")
-READERS: dict[str, Callable[[Path, Sequence[str], DataSettings], Labels]] = {"coco": read_coco, "voc": read_voc}
 
 
 @dataclass(frozen=True)
@@ -55,34 +52,15 @@ def located(settings: DataSettings) -> tuple[DataSettings, Path]:
     root = Path(settings.root).expanduser()
     if not root.is_dir():
         raise UserError(f"data.root {root} is not a folder", hint="--set data.root=FOLDER")
-    format_name = found_format(root) if settings.format == "auto" else settings.format
+    format_name = found_format(root, settings) if settings.format == "auto" else settings.format
     return settings.model_copy(update={"format": format_name}), root
 
 
 def load_index(settings: DataSettings, names: tuple[str, ...]) -> Index:
     """The index of the parts `names`; `settings` come from `located`."""
     root = Path(settings.root).expanduser()
-    files = label_files(root, settings.format, names)
-    return indexed(lambda: READERS[settings.format](root, names, settings), root, files, names, settings)
-
-
-def label_files(root: Path, format_name: str, parts: Sequence[str]) -> list[Path]:
-    """The files that decide what a reader returns."""
-    if format_name == "coco":
-        return [annotation_file(root, part) for part in parts]
-    return sorted([*(root / "ImageSets" / "Main").glob("*.txt"), *(root / "Annotations").glob("*.xml")])
-
-
-def found_format(root: Path) -> str:
-    """`voc` or `coco` by what lies in `root`. Raises UserError where neither does."""
-    if (root / "Annotations").is_dir() and (root / "ImageSets" / "Main").is_dir():
-        return "voc"
-    if any(root.glob("*.json")) or any((root / "annotations").glob("*.json")):
-        return "coco"
-    raise UserError(
-        f"{root} holds neither VOC (Annotations/, ImageSets/Main/) nor COCO (annotations/*.json) labels",
-        hint="--set data.root=FOLDER or --set data.format=coco|voc",
-    )
+    files, pictures = label_files(root, settings, names)
+    return indexed(lambda: READERS[settings.format](root, names, settings), root, files, pictures, parts=names, settings=settings)
 
 
 def refuse_errors(dataset: Dataset, part: str, settings: DataSettings) -> None:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from detkit.core.files import sha256_of_file
 from detkit.data.dataset import load_index, located
 from detkit.data.findings import Finding, errors_of, summary
+from detkit.data.folders import SUFFIXES
+from detkit.data.formats import parts_found
 from detkit.data.index import Index, cache_folder
+from detkit.data.png_masks import IGNORED
 from detkit.data.verdicts import VerdictStore
-from detkit.data.voc import SUFFIXES
 from detkit.recipe.schema import DataSettings
 
 # Looks that differ in at most this many of 64 bits are near copies.
@@ -54,27 +57,8 @@ def examined(settings: DataSettings, parts: dict[str, tuple[str, ...]] | None = 
     found += vanishing(indices, settings)
     found += copies(indices, root, guessed=guessed)
     if guessed:
-        found += not_listed(indices)
+        found += not_listed(indices, named={finding.place for finding in found})
     return Examined(settings, root, indices, list(dict.fromkeys(found)))
-
-
-def parts_found(root: Path, settings: DataSettings) -> dict[str, tuple[str, ...]]:
-    """Parts of a data set that no recipe names: those of data.train and data.val that are there, else all."""
-    if settings.format == "coco":
-        files = sorted([*root.glob("*.json"), *(root / "annotations").glob("*.json")])
-        return {path.stem.removeprefix("instances_"): (path.relative_to(root).as_posix(),) for path in files if is_coco(path)}
-    lists = sorted(path.stem for path in (root / "ImageSets" / "Main").glob("*.txt"))
-    usual = [name for name in ("train", "val", "test") if name in lists]
-    chosen = usual or [name for name in lists if "_" not in name]
-    return {name: (name,) for name in chosen}
-
-
-def is_coco(path: Path) -> bool:
-    """Whether a JSON file looks like one of instances, by its first and last characters."""
-    with path.open("rb") as file:
-        head = file.read(1 << 16)
-        file.seek(max(0, path.stat().st_size - (1 << 16)))
-        return b'"images"' in head + file.read() or b'"annotations"' in head
 
 
 def input_scale(index: Index, size_px: int) -> np.ndarray:
@@ -101,13 +85,17 @@ def vanishing(parts: dict[str, Index], settings: DataSettings) -> list[Finding]:
     return found
 
 
-def not_listed(parts: dict[str, Index]) -> list[Finding]:
-    """Pictures that lie beside listed ones and are in no part, usable or not."""
+def not_listed(parts: dict[str, Index], named: set[str]) -> list[Finding]:
+    """Pictures that lie beside listed ones, are in no part, usable or not, and were not `named` already."""
     listed = {path for index in parts.values() for path in index.listed}
     folders = sorted({path.parent for path in listed})
     beside = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
     what = "it lies beside listed pictures, and no label file lists it"
-    return [Finding("picture not listed", str(p), what) for p in beside if p.suffix.lower() in SUFFIXES and p not in listed]
+    return [
+        Finding("picture not listed", str(p), what)
+        for p in beside
+        if p.suffix.lower() in SUFFIXES and p not in listed and str(p) not in named
+    ]
 
 
 def copies(parts: dict[str, Index], root: Path, *, guessed: bool) -> list[Finding]:
@@ -190,6 +178,7 @@ def report(data: Examined) -> dict[str, Any]:
         "root": str(data.root),
         "image_size_px": data.settings.image_size_px,
         "parts": {name: part_facts(index) for name, index in data.parts.items()},
+        "mask_shares": mask_shares(data.parts),
         "sides_px": side_histogram(data.parts, data.settings.image_size_px),
         "input_sizes": input_sizes(data.parts),
         "findings": summary(data.findings),
@@ -208,6 +197,25 @@ def part_facts(index: Index) -> dict[str, Any]:
         "num_background": int((index.table.num_objects() == 0).sum()),
         "classes": dict(zip(index.classes, counts.tolist(), strict=True)),
     }
+
+
+def mask_shares(parts: dict[str, Index], most: int = 200) -> dict[str, dict[str, float]]:
+    """Share of the labelled pixels of each id in the masks of each part, from up to `most` evenly spread masks."""
+    shares: dict[str, dict[str, float]] = {}
+    for name, index in parts.items():
+        chosen = np.unique(np.linspace(0, len(index.table) - 1, min(most, len(index.table))).round().astype(int))
+        paths = [path for i in chosen.tolist() if (path := index.table[i].semantic) is not None]
+        counts = sum((np.bincount(read_mask(path).ravel(), minlength=256) for path in paths), np.zeros(256, np.int64))
+        counts[IGNORED] = 0
+        if counts.sum():
+            shares[name] = {str(i): float(counts[i] / counts.sum()) for i in np.flatnonzero(counts).tolist()}
+    return shares
+
+
+def read_mask(path: Path) -> np.ndarray:
+    """Class ids (H, W) of a mask that its reader has checked."""
+    with Image.open(path) as picture:
+        return np.clip(np.asarray(picture), 0, 255).astype(np.uint8)
 
 
 def side_histogram(parts: dict[str, Index], size_px: int) -> list[dict[str, Any]]:

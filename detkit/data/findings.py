@@ -64,6 +64,8 @@ FAULTS = {
     "run lengths as polygon": Fault("error", "keeps the box, drops the mask", 'write them as {"counts": [...], "size": [h, w]}'),
     "bad run lengths": Fault("error", "keeps the box, drops the mask", "counts must add up to height x width"),
     "mask without picture": Fault("warning", "ignores the mask", "add the picture or delete the mask"),
+    "missing mask": Fault("error", "leaves the picture out", "draw the mask, or move the picture away"),
+    "class count": Fault("warning", "goes by the names", "make nc and names agree"),
     "wrong mask": Fault("error", "leaves the picture out", "a mask is one-channel, as large as its picture, of known class ids"),
 }
 

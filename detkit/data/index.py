@@ -21,6 +21,7 @@ from detkit.core.files import read_json, write_json_atomically
 from detkit.data.check import checked_objects
 from detkit.data.findings import Finding
 from detkit.data.labels import Labels
+from detkit.data.masks import mask_faults
 from detkit.data.table import COLUMNS, ImageTable, strings
 from detkit.data.verdicts import VerdictStore
 from detkit.data.verify import placed
@@ -30,7 +31,7 @@ from detkit.recipe.schema import DataSettings
 VERSION = 1
 META = "index.json"
 # Settings that change what the columns hold.
-MATTERS = ("images", "classes", "on_bad", "outside_tolerance_px", "verify")
+MATTERS = ("images", "labels", "ignore_ids", "classes", "on_bad", "outside_tolerance_px", "verify")
 STAT_COLUMNS = ("listed_bytes", "listed_starts", "listed_stat")
 
 
@@ -54,12 +55,14 @@ class Index:
         return tuple(Path(os.fsdecode(path)) for path in listed_paths(self.columns))
 
 
-def indexed(read: Callable[[], Labels], root: Path, files: list[Path], parts: tuple[str, ...], settings: DataSettings) -> Index:
+def indexed(
+    read: Callable[[], Labels], root: Path, files: list[Path], pictures: list[Path], *, parts: tuple[str, ...], settings: DataSettings
+) -> Index:
     """The index of `parts`, from the cache where labels, settings and pictures are those that it was made from.
 
-    `files` are the label files that decide what `read` returns.
+    `files` are the label files, and `pictures` the names, that decide what `read` returns.
     """
-    folder = cache_folder() / "index" / key_of(root, files, parts, settings)
+    folder = cache_folder() / "index" / key_of(root, files, pictures, parts=parts, settings=settings)
     cached = opened(folder, settings)
     if cached is not None:
         return cached
@@ -92,11 +95,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detkit"
 
 
-def key_of(root: Path, files: list[Path], parts: tuple[str, ...], settings: DataSettings) -> str:
+def key_of(root: Path, files: list[Path], pictures: list[Path], *, parts: tuple[str, ...], settings: DataSettings) -> str:
     """Names an index by everything that decides its content, except the pictures, which are compared when it is opened."""
     facts: dict[str, Any] = {"version": VERSION, "root": str(root.resolve()), "format": settings.format, "parts": parts}
     facts |= {name: getattr(settings, name) for name in MATTERS}
     digest = hashlib.sha256(json.dumps(facts).encode())
+    digest.update(b"\0".join(os.fsencode(path) for path in pictures))
     for path in files:
         digest.update(os.fsencode(path))
         with path.open("rb") as file:
@@ -156,6 +160,7 @@ def built(labels: Labels, root: Path, settings: DataSettings) -> tuple[dict[str,
         upright = verified(labels, seen, root, decode=settings.verify == "decode")
     chosen = chosen_categories(labels, settings)
     objects = checked_objects(labels, settings, chosen)
+    replaced = mask_faults(labels, objects.rows) if settings.verify == "decode" else {}
     sizes = np.asarray(labels.sizes_wh, np.int32).reshape(-1, 2)
     rows = np.flatnonzero(sizes[:, 0] > 0)
     place = np.searchsorted(rows, objects.image)
@@ -168,7 +173,7 @@ def built(labels: Labels, root: Path, settings: DataSettings) -> tuple[dict[str,
     columns |= dict(zip(("semantic_bytes", "semantic_starts"), semantic, strict=True))
     columns |= {"sizes_wh": sizes[rows], "upright": upright[rows], "object_starts": starts.astype(np.int64)}
     columns |= {"boxes": objects.boxes, "labels": objects.labels, "crowd": objects.crowd, "areas_px": objects.areas_px}
-    columns |= dict(zip(("mask_bytes", "mask_starts"), mask_columns(labels, objects.rows), strict=True))
+    columns |= dict(zip(("mask_bytes", "mask_starts"), mask_columns(labels, objects.rows, replaced), strict=True))
     columns |= dict(zip(("listed_bytes", "listed_starts"), strings(listed), strict=True))
     columns["listed_stat"] = seen
     numeric = all(isinstance(category, int) for category in chosen)
@@ -181,11 +186,11 @@ def built(labels: Labels, root: Path, settings: DataSettings) -> tuple[dict[str,
     return columns, meta
 
 
-def mask_columns(labels: Labels, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The masks of the objects `rows`."""
+def mask_columns(labels: Labels, rows: np.ndarray, replaced: dict[int, bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """The masks of the objects `rows`, some `replaced`."""
     if not len(labels.mask) or not len(rows):
         return np.zeros(0, np.uint8), np.zeros(0, np.int64)
-    return strings(labels.mask[row] for row in rows.tolist())
+    return strings(replaced[row] if row in replaced else labels.mask[row] for row in rows.tolist())
 
 
 def id_columns(ids: list[Any]) -> dict[str, np.ndarray]:

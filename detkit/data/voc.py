@@ -8,47 +8,55 @@ from xml.etree.ElementTree import ParseError
 from defusedxml import DefusedXmlException, ElementTree
 
 from detkit.core.errors import UserError
+from detkit.data.folders import part_folder, pictures_by_stem
 from detkit.data.labels import Labels
 from detkit.data.paths import below
 from detkit.recipe.schema import DataSettings
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 def read_voc(root: Path, parts: Sequence[str], settings: DataSettings) -> Labels:
-    """Pictures of the lists `parts` (ImageSets/Main/PART.txt), classes by name, of all annotations below `root`.
+    """Pictures of the lists `parts` (ImageSets/Main/PART.txt), classes by name, of all annotations.
+
+    Without lists a part is a folder of XML files below Annotations or data.labels; `.` is that folder itself.
 
     VOC pixels are 1-based and inclusive (VOC2012 devkit, section 4), so a box becomes xmin-1, ymin-1, xmax, ymax;
     one whose sides coincide is a labelling slip, not an object one pixel wide, and is reported as empty.
     Objects marked difficult are treated as crowds: not trained on, neither rewarded nor punished in scoring.
     """
     labels = Labels("object")
-    labels.categories = {name: name for name in all_classes(root)}
-    folder = root / (settings.images or "JPEGImages")
-    pictures = pictures_by_stem(folder)
+    lists = root / "ImageSets" / "Main"
+    base = root / (settings.labels or ("Annotations" if (root / "Annotations").is_dir() else "."))
     seen: set[str] = set()
     for part in parts:
-        list_path = root / "ImageSets" / "Main" / f"{part}.txt"
-        for stem in listed(list_path):
+        folder, stems = base, []
+        if lists.is_dir():
+            stems = listed(lists / f"{part}.txt")
+        else:
+            folder = part_folder(base, part)
+            stems = sorted(path.stem for path in folder.glob("*.xml"))
+        pictures = pictures_by_stem(pictures_folder(root, folder, settings))
+        for stem in stems:
             if stem in seen:
-                labels.found("duplicate picture", str(list_path), f"{stem} is listed twice")
+                labels.found("duplicate picture", str(lists / f"{part}.txt"), f"{stem} is listed twice")
                 continue
             seen.add(stem)
             if below(root, folder, stem) is None:
-                labels.found("outside the root", str(list_path), f"{stem!r} does not lie below {root}")
+                labels.found("outside the root", str(lists / f"{part}.txt"), f"{stem!r} does not lie below {root}")
             elif stem not in pictures:
-                labels.found("missing picture", f"{folder / stem}.*", "listed, but there is no such picture")
+                labels.found("missing picture", f"{stem}.*", f"listed in {part}, but there is no such picture")
             else:
-                add_annotation(root / "Annotations" / f"{stem}.xml", pictures[stem], len(seen), labels=labels)
+                add_annotation(folder / f"{stem}.xml", pictures[stem], len(seen), labels=labels)
+    labels.categories = {name: name for name in all_classes(base)}
     return labels
 
 
-def pictures_by_stem(folder: Path) -> dict[str, Path]:
-    """Pictures of a folder by name without suffix."""
-    if not folder.is_dir():
-        raise UserError(f"no folder {folder}", hint="--set data.images=FOLDER_BELOW_ROOT")
-    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
+def pictures_folder(root: Path, folder: Path, settings: DataSettings) -> Path:
+    """data.images, or JPEGImages, or where the XML files lie."""
+    if settings.images:
+        return root / settings.images
+    return root / "JPEGImages" if (root / "JPEGImages").is_dir() else folder
 
 
 def listed(path: Path) -> list[str]:
@@ -67,7 +75,7 @@ def add_annotation(path: Path, picture: Path, image_id: int, *, labels: Labels) 
     """Append one picture with the objects of its XML file; a file that cannot be read leaves its picture out."""
     file = labels.add_file(path)
     try:
-        tree = parsed(path)
+        tree = parsed_xml(path)
     except UserError as error:
         labels.found("unread label file", str(path), error.what)
         return
@@ -89,7 +97,7 @@ def add_annotation(path: Path, picture: Path, image_id: int, *, labels: Labels) 
         labels.add_object(image, name, box, file=file, number=number, crowd=difficult)
 
 
-def parsed(path: Path) -> Any:
+def parsed_xml(path: Path) -> Any:
     """The root element of an XML file. Raises UserError saying why it cannot be read; entities are not expanded."""
     if not path.is_file():
         raise UserError(f"no annotation {path}", hint="every listed picture needs its XML file")
@@ -110,12 +118,12 @@ def claimed_size(tree: Any) -> tuple[int, int]:
     return (width, height) if width > 0 and height > 0 else (0, 0)
 
 
-def all_classes(root: Path) -> tuple[str, ...]:
-    """Names in any annotation below `root`, sorted, so that every part numbers them alike."""
+def all_classes(base: Path) -> tuple[str, ...]:
+    """Names in any annotation below `base`, sorted, so that every part numbers them alike."""
     names: set[str] = set()
-    for path in sorted((root / "Annotations").glob("*.xml")):
+    for path in sorted(base.rglob("*.xml")):
         try:
-            tree = parsed(path)
+            tree = parsed_xml(path)
         except UserError:
             # Named when its own part is read.
             continue

@@ -198,7 +198,7 @@ def test_labels_that_cannot_be_used_are_one_sentence_naming_the_file(tmp_path: P
 def test_json_that_is_not_coco_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "train.json").write_text(content)
     with pytest.raises(UserError, match=r"train\.json"):
-        load_dataset(DataSettings(root=str(tmp_path)), "train")
+        load_dataset(DataSettings(root=str(tmp_path), format="coco"), "train")
 
 
 @pytest.mark.parametrize("root", ["", "/does/not/exist", "empty"])

@@ -1,0 +1,88 @@
+"""Semantic labels: folders of PNGs whose pixels are class ids."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from detkit.core.errors import UserError
+from detkit.data.folders import pictures_below
+from detkit.data.images import UNREADABLE
+from detkit.data.labels import Labels
+from detkit.data.paths import below
+from detkit.data.yolo import configuration
+from detkit.recipe.schema import DataSettings
+
+# Pixels of this value belong to no class, in every data set; data.ignore_ids names others.
+IGNORED = 255
+
+
+def read_png_masks(root: Path, parts: Sequence[str], settings: DataSettings) -> Labels:
+    """Pictures of `parts` with a PNG of class ids each.
+
+    Pictures lie in images/PART or PART (or data.images/PART), masks in masks/PART or PARTannot (or data.labels/PART),
+    under the same name. Class names come from classes or names of a YAML file in root, else they are the ids that occur.
+    """
+    labels = Labels("object")
+    config = configuration(root, settings)
+    names = config.get("classes", config.get("names"))
+    named = {int(key): str(name) for key, name in (names.items() if isinstance(names, dict) else enumerate(names or ()))}
+    occurring: set[int] = set()
+    anchors = [root, (root / settings.labels).parent] if settings.labels else [root]
+    for part in parts:
+        given = config[part] if isinstance(config.get(part), dict) else {}
+        pictures_at = first_folder(root, anchors, [given.get("images"), f"{settings.images}/{part}", f"images/{part}", part])
+        masks_at = first_folder(root, anchors, [given.get("masks"), f"{settings.labels}/{part}", f"masks/{part}", f"{part}annot"])
+        masks = {path.relative_to(masks_at).with_suffix(""): path for path in pictures_below(masks_at)}
+        for picture in pictures_below(pictures_at):
+            mask = masks.pop(picture.relative_to(pictures_at).with_suffix(""), None)
+            if mask is None:
+                labels.found("missing mask", str(picture), f"there is no mask of that name in {masks_at}")
+                continue
+            labels.add_file(mask)
+            found = checked_mask(mask, picture, set(named), settings.ignore_ids, labels)
+            if found is not None:
+                occurring |= found[1]
+                labels.add_image(picture, len(labels.paths) + 1, size_wh=found[0], semantic=mask)
+        for path in masks.values():
+            labels.found("mask without picture", str(path), f"there is no picture of that name in {pictures_at}")
+    labels.categories = dict(sorted((named or {number: str(number) for number in occurring}).items()))
+    return labels
+
+
+def first_folder(root: Path, anchors: list[Path], places: list[str | None]) -> Path:
+    """The first of the places below the anchors that is a folder inside root. Raises UserError naming all."""
+    found = (
+        below(root, anchor, name) for place in places if place for anchor in anchors for name in (place, place.removeprefix("../"))
+    )
+    wanted = list(dict.fromkeys(path for path in found if path is not None))
+    folder = next((path for path in wanted if path.is_dir()), None)
+    if folder is None:
+        raise UserError(f"no folder {' or '.join(map(str, wanted))}", hint="--set data.images=FOLDER --set data.labels=FOLDER")
+    return folder
+
+
+def checked_mask(
+    mask: Path, picture: Path, known: set[int], ignored: Sequence[int], labels: Labels
+) -> tuple[tuple[int, int], set[int]] | None:
+    """Size and class ids of a mask, or None after naming why it cannot be used. Without `known`, every id is a class."""
+    try:
+        with Image.open(mask) as opened, Image.open(picture) as shown:
+            if opened.mode not in ("L", "P", "I;16", "I", "1"):
+                labels.found("wrong mask", str(mask), f"mode {opened.mode}; a mask has one channel of class ids")
+                return None
+            if opened.size != shown.size:
+                what = f"{opened.size[0]}x{opened.size[1]} px, its picture has {shown.size[0]}x{shown.size[1]} px"
+                labels.found("wrong mask", str(mask), what)
+                return None
+            size, ids = opened.size, {int(value) for value in np.unique(np.asarray(opened))}
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
+        labels.found("wrong mask", str(mask), f"it or its picture cannot be read: {error}")
+        return None
+    ids -= {IGNORED, *ignored}
+    unknown = sorted(ids - known) if known else []
+    if unknown:
+        labels.found("wrong mask", str(mask), f"it has the ids {unknown[:8]}, which are no classes")
+        return None
+    return size, ids
