@@ -80,7 +80,8 @@ def label_indices(labels: Labels, chosen: list[Hashable], kept: np.ndarray) -> n
 
 def refuse_boxes(labels: Labels, given: np.ndarray, boxes: np.ndarray, *, kept: np.ndarray, settings: DataSettings) -> None:
     """Take boxes that cannot be used out of `kept`, and name those and the clipped ones."""
-    size = given[:, 2:] - given[:, :2]
+    with np.errstate(invalid="ignore"):
+        size = given[:, 2:] - given[:, :2]
     # Comparisons with NaN are false, so a box that is not finite is never `whole`.
     whole = (size[:, 0] > 0) & (size[:, 1] > 0) & ((given == boxes).sum(1) == 4)
     rows = np.flatnonzero(kept & ~whole)

@@ -211,7 +211,7 @@ def verified(labels: Labels, seen: np.ndarray, root: Path, *, decode: bool) -> n
     upright = np.ones(len(labels.paths), bool)
     for row, verdict in enumerate(verdicts):
         path = Path(labels.paths[row])
-        if seen[row, 0] < 0 and not path.exists():
+        if seen[row, 0] < 0:
             labels.found("missing picture", str(path), "listed, but there is no such picture")
             labels.sizes_wh[row] = (0, 0)
             continue

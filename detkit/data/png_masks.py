@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -27,7 +28,7 @@ def read_png_masks(root: Path, parts: Sequence[str], settings: DataSettings) -> 
     labels = Labels("object")
     config = configuration(root, settings)
     names = config.get("classes", config.get("names"))
-    named = {int(key): str(name) for key, name in (names.items() if isinstance(names, dict) else enumerate(names or ()))}
+    named = {int(key): str(name) for key, name in numbered(names) if str(key).isdigit() and len(str(key)) < 10}
     occurring: set[int] = set()
     anchors = [root, (root / settings.labels).parent] if settings.labels else [root]
     for part in parts:
@@ -49,6 +50,13 @@ def read_png_masks(root: Path, parts: Sequence[str], settings: DataSettings) -> 
             labels.found("mask without picture", str(path), f"there is no picture of that name in {pictures_at}")
     labels.categories = dict(sorted((named or {number: str(number) for number in occurring}).items()))
     return labels
+
+
+def numbered(names: Any) -> list[tuple[Any, Any]]:
+    """Class ids and names, from a mapping or a list."""
+    if isinstance(names, dict):
+        return list(names.items())
+    return list(enumerate(names)) if isinstance(names, list) else []
 
 
 def first_folder(root: Path, anchors: list[Path], places: list[str | None]) -> Path:

@@ -1,5 +1,6 @@
 """Whether pictures can be decoded whole and are what their labels say; verdicts are remembered until a file changes."""
 
+import stat
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,9 @@ def verdict_of(path: Path, *, decode: bool = True) -> Verdict:
     """Look at one picture: its header, and with `decode` every row of it, at an eighth of the size where JPEG allows."""
     look = 0
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            # A device or a pipe might never end.
+            return Verdict(0, 0, False, "not a regular file")
         with Image.open(path) as picture:
             width, height = picture.size
             turned = picture.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)

@@ -70,7 +70,7 @@ def configuration(root: Path, settings: DataSettings) -> dict[str, Any]:
         return {}
     try:
         content = yaml.safe_load(text_of(path))
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a mapping of train, val and names")
@@ -173,7 +173,7 @@ def parsed(line: str, place: str, labels: Labels) -> tuple[int, list[float]] | N
     except ValueError:
         labels.found("unknown class", place, f"class {name[:40]!r} is a name; YOLO labels have its number")
         return None
-    if label != label or label < 0 or label != math.floor(label) or label >= 2**31:
+    if not 0 <= label < 2**31 or label != math.floor(label):
         labels.found("unknown class", place, f"class {name[:40]} is not a number of a class")
         return None
     if len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0):
@@ -191,7 +191,7 @@ def add_classes(labels: Labels, config: dict[str, Any], root: Path, lines: Lines
     """Class names by number."""
     names = config.get("names", config.get("classes"))
     if isinstance(names, dict):
-        labels.categories = {int(key): str(name) for key, name in names.items() if str(key).isdigit()}
+        labels.categories = {int(key): str(name) for key, name in names.items() if str(key).isdigit() and len(str(key)) < 10}
     elif isinstance(names, list):
         labels.categories = {number: str(name) for number, name in enumerate(names)}
     else:
