@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from detkit.core.errors import UserError
-from detkit.metrics.coco import NAMES, evaluate, evaluate_boxes, evaluate_masks, precision_recall
+from detkit.metrics.coco import evaluate, evaluate_boxes, evaluate_masks, evaluated, precision_recall
 from detkit.metrics.confusion import DetectionConfusion, SemanticConfusion
 
 
@@ -17,6 +17,9 @@ def test_official_fixtures_to_the_last_digit(shared_data: Path, kind: Any, ap: f
     root = shared_data / "evaluator/coco_official"
     truth = root / "tests/dataset/cocoapi/instances_val2014_100.json"
     results = json.loads((root / f"cocoapi_results/instances_val2014_fake{kind}100_results.json").read_text())
+    for engine in ("hotcoco", "pycocotools"):
+        pytest.importorskip(engine)
+        assert evaluated(json.loads(truth.read_text()), results, kind, engine=engine).stats[0] == ap
     assert evaluate(json.loads(truth.read_text()), results, kind)["ap"] == ap
 
 
@@ -39,8 +42,9 @@ def test_edge_cases_give_the_stored_vectors(shared_data: Path, case: str) -> Non
         with pytest.raises(UserError, match="pictures that the ground truth lacks"):
             evaluate(content, results, kind)  # type: ignore[arg-type]
         results = [row for row in results if row["image_id"] in known]
-    scores = evaluate(content, results, kind)  # type: ignore[arg-type]
-    assert [scores[n] for n in NAMES] == expected
+    for engine in ("hotcoco", "pycocotools"):
+        pytest.importorskip(engine)
+        assert list(evaluated(content, results, kind, engine=engine).stats)[:12] == expected  # type: ignore[arg-type]
 
 
 def small(seed: int, num_images: int = 12) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -60,6 +64,31 @@ def small(seed: int, num_images: int = 12) -> tuple[dict[str, Any], list[dict[st
                 results.append({"image_id": image, "category_id": category, "bbox": box, "score": round(float(rng.random()), 1)})
     images = [{"id": i, "width": 200, "height": 200} for i in range(1, num_images + 1)]
     return {"images": images, "annotations": annotations, "categories": [{"id": i, "name": f"c{i}"} for i in (1, 2, 3, 4)]}, results
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_engines_give_the_same_tables(seed: int) -> None:
+    pytest.importorskip("hotcoco")
+    truth, results = small(seed)
+    one, other = (evaluated(truth, results, "bbox", engine=engine) for engine in ("hotcoco", "pycocotools"))
+    for name in ("precision", "recall", "scores"):
+        np.testing.assert_array_equal(one.eval[name], other.eval[name])
+    assert list(one.stats) == list(other.stats)
+
+
+@pytest.mark.parametrize("engine", ["hotcoco", "pycocotools"])
+def test_nothing_detected_and_string_ids(engine: str) -> None:
+    pytest.importorskip(engine)
+    truth, results = small(4)
+    assert evaluated(truth, [], "bbox", engine=engine).stats[0] == 0
+    named = [
+        [{**row, key: f"n{row[key]}"} for row in rows]
+        for rows, key in ((truth["images"], "id"), (truth["annotations"], "image_id"), (results, "image_id"))
+    ]
+    strings = {**truth, "images": named[0], "annotations": named[1]}
+    assert list(evaluated(strings, named[2], "bbox", engine=engine).stats) == list(
+        evaluated(truth, results, "bbox", engine=engine).stats
+    )
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 20])
