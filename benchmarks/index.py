@@ -129,7 +129,8 @@ def main() -> None:
             values["ten"] = run(DETKIT, large, root / "cache-large")
             values["ten_again"] = run(DETKIT, large, root / "cache-large")
             print(
-                f"ten times as much: first {values['ten']['s']:.1f} s ({values['ten']['s'] / first['s']:.1f} times), second {values['ten_again']['s']:.2f} s"
+                f"ten times as much: first {values['ten']['s']:.1f} s ({values['ten']['s'] / first['s']:.1f} times), "
+                f"second {values['ten_again']['s']:.2f} s"
             )
     print(json.dumps(values))
 

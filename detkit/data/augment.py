@@ -1,6 +1,6 @@
 """Random changes to a training picture: one affine warp per source picture, one colour pass, boxes that follow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -17,11 +17,19 @@ MOSAIC_CENTRE = (0.3, 0.7)
 
 @dataclass(frozen=True)
 class Sample:
-    """`image` (H, W, 3) uint8 RGB, `boxes_xyxy` (N, 4) float32 px of it, `labels` (N,)."""
+    """`image` (H, W, 3) uint8 RGB, `boxes_xyxy` (N, 4) float32 px of it, `labels` (N,).
+
+    `fit` scales its px so that the long side of the whole picture equals the network input's.
+    """
 
     image: np.ndarray
     boxes_xyxy: np.ndarray
     labels: np.ndarray
+    fit: float = 1.0
+
+
+# Gives a picture and its boxes for a zoom.
+Source = Callable[[float], Sample]
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Window:
 
 
 def augmented(
-    sources: Sequence[Sample],
+    sources: Sequence[Source],
     settings: AugmentSettings,
     size_px: int,
     *,
@@ -45,7 +53,7 @@ def augmented(
 ) -> Sample:
     """A training picture (size_px, size_px, 3) from one source, or from four in a mosaic.
 
-    `closed` uses gentle zoom. Sources are already resized so that their long side equals `size_px`.
+    `closed` uses gentle zoom. A source gets the zoom it will be shown at, so that it need not be decoded larger.
     """
     canvas = np.full((size_px, size_px, 3), pad_value, np.uint8)
     windows = mosaic_windows(size_px, rng) if len(sources) == 4 else [Window(0, 0, size_px, size_px)]
@@ -65,7 +73,7 @@ def mosaic_windows(size_px: int, rng: np.random.Generator) -> list[Window]:
 
 
 def warped(
-    source: Sample,
+    load: Source,
     window: Window,
     canvas: np.ndarray,
     *,
@@ -83,8 +91,9 @@ def warped(
         centre = np.array([rng.uniform(window.left, window.right), rng.uniform(window.top, window.bottom)])
     else:
         centre = size_px * (0.5 + rng.uniform(-settings.translate, settings.translate, size=2))
+    source = load(zoom)
     height, width = source.image.shape[:2]
-    scale = zoom * signs
+    scale = zoom * source.fit * signs
     offset = centre - scale * np.array([width, height]) / 2
     view = canvas[window.top : window.bottom, window.left : window.right]
     matrix = np.array([[scale[0], 0, offset[0] - window.left], [0, scale[1], offset[1] - window.top]], np.float64)
@@ -110,16 +119,17 @@ def moved_boxes(
 
 
 def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Generator) -> np.ndarray:
-    """Brightness and contrast through one table, saturation and hue through one 3x3 matrix."""
+    """Contrast about mid-grey, brightness, saturation and hue through one 3x4 matrix."""
     contrast = 1 + rng.uniform(-settings.contrast, settings.contrast)
     brightness = 1 + rng.uniform(-settings.brightness, settings.brightness)
-    levels = (np.arange(256) - 128) * contrast + 128
-    image = cv2.LUT(image, np.clip(np.rint(levels * brightness), 0, 255).astype(np.uint8))
     saturation = 1 + rng.uniform(-settings.saturation, settings.saturation)
     turn = 2 * np.pi * rng.uniform(-settings.hue, settings.hue)
+    gain, shift = contrast * brightness, 128 * (1 - contrast) * brightness
     if saturation == 1 and turn == 0:
-        return image
-    return cv2.transform(image, chroma_matrix(saturation, turn))
+        levels = np.arange(256) * gain + shift
+        return cv2.LUT(image, np.clip(np.rint(levels), 0, 255).astype(np.uint8))
+    matrix = chroma_matrix(saturation, turn)
+    return cv2.transform(image, np.column_stack([matrix * gain, matrix.sum(1) * shift]))
 
 
 def chroma_matrix(saturation: float, turn: float) -> np.ndarray:

@@ -1,23 +1,30 @@
 """Training samples: decoded pictures kept in memory within a budget, changed at random by seed, epoch and index alone."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
 from detkit.core.console import say
 from detkit.data.augment import Sample, augmented
 from detkit.data.dataset import Dataset
+from detkit.data.decode import Decoded, read_at_least
 from detkit.data.geometry import Geometry
 from detkit.data.images import read_image
 from detkit.data.table import LabelledImage
 from detkit.recipe.schema import AugmentSettings
+
+# Pictures decoded for one batch, by index.
+Pool = dict[int, Decoded]
+Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class TrainingSamples:
     """`sample(epoch, index, closed=...)` gives network-size uint8 pictures with boxes in px of the network input.
 
     Pictures are kept resized to the network size, as many as fit `cache_mb` MiB; loader processes started by fork
-    share them. The rest is decoded each time.
+    share them. The rest is decoded each time, JPEG files no larger than the zoom needs, and warped in one go.
     """
 
     def __init__(self, dataset: Dataset, geometry: Geometry, settings: AugmentSettings, *, seed: int, cache_mb: int) -> None:
@@ -38,17 +45,20 @@ class TrainingSamples:
         """File name of a picture."""
         return self._images[index].path.name
 
-    def sample(self, epoch: int, index: int, *, closed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def sample(self, epoch: int, index: int, *, closed: bool, batch: Sequence[int] = (), pool: Pool | None = None) -> Drawn:
         """Picture (S, S, 3) uint8, boxes (N, 4) float32 xyxy, labels (N,) int64 of one augmented sample.
 
-        `closed` means without mosaic and with gentle zoom, as in the last epochs.
+        `closed` means without mosaic and with gentle zoom, as in the last epochs. Where not all pictures are kept in
+        memory, a mosaic takes its others from `batch`, whose pictures `pool` keeps, so that each is decoded once.
         """
         rng = np.random.default_rng((self._seed, epoch, index))
         indices = [index]
         if not closed and rng.random() < self._settings.mosaic:
-            indices += rng.integers(0, len(self._images), size=3).tolist()
+            near = len(batch) > 1 and len(self._cache) < len(self._images)
+            others = rng.integers(0, len(batch) if near else len(self._images), size=3).tolist()
+            indices += [batch[i] for i in others] if near else others
         result = augmented(
-            [self._source(i) for i in indices],
+            [partial(self._source, i, pool={} if pool is None else pool) for i in indices],
             self._settings,
             self._geometry.size_px,
             pad_value=self._geometry.pad_value,
@@ -57,17 +67,29 @@ class TrainingSamples:
         )
         return result.image, result.boxes_xyxy, result.labels
 
+    def samples(self, epoch: int, indices: Sequence[int], *, closed: bool) -> list[Drawn]:
+        """The samples of one batch; they depend on the seed, the epoch and the batch's pictures alone."""
+        pool: Pool = {}
+        return [self.sample(epoch, index, closed=closed, batch=indices, pool=pool) for index in indices]
+
     def _num_that_fit(self, budget_bytes: int) -> int:
         places = [self._geometry.place((image.height, image.width)) for image in self._images]
         return int(np.searchsorted(np.cumsum([p.height * p.width * 3 for p in places]), budget_bytes, side="right"))
 
-    def _source(self, index: int) -> Sample:
+    def _source(self, index: int, zoom: float, *, pool: Pool) -> Sample:
         image = self._images[index]
-        pixels = self._cache[index] if index < len(self._cache) else self._decoded(image)
-        where = self._geometry.place((image.height, image.width))
-        scale = np.array([where.scale_x, where.scale_y] * 2, np.float32)
         real = ~image.crowd
-        return Sample(pixels, image.boxes_xyxy[real] * scale, image.labels[real])
+        if index < len(self._cache):
+            where = self._geometry.place((image.height, image.width))
+            scale = np.array([where.scale_x, where.scale_y] * 2, np.float32)
+            return Sample(self._cache[index], image.boxes_xyxy[real] * scale, image.labels[real])
+        wanted_px = zoom * self._geometry.size_px
+        decoded = pool.get(index)
+        if decoded is None or (decoded.scale_xy[0] < 1 and max(decoded.pixels.shape) < wanted_px):
+            decoded = pool[index] = read_at_least(image.path, wanted_px, upright=image.upright)
+        scale_xy, origin_xy = (np.array(pair * 2, np.float32) for pair in (decoded.scale_xy, decoded.origin_xy))
+        fit = self._geometry.size_px / (max(image.height, image.width) * decoded.scale_xy[0])
+        return Sample(decoded.pixels, image.boxes_xyxy[real] * scale_xy + origin_xy, image.labels[real], fit)
 
     def _decoded(self, image: LabelledImage) -> np.ndarray:
         return self._geometry.resized(read_image(image.path, upright=image.upright))

@@ -52,7 +52,10 @@ class EpochOrder(Sampler[int]):
         return iter(order[self.rank :: self.world_size].tolist())
 
 
-class EpochSamples(Dataset[tuple[int, np.ndarray, np.ndarray, np.ndarray]]):
+Item = tuple[int, np.ndarray, np.ndarray, np.ndarray]
+
+
+class EpochSamples(Dataset[Item]):
     """Samples of the current epoch; workers are started anew each epoch with the epoch's number."""
 
     def __init__(self, samples: TrainingSamples) -> None:
@@ -63,9 +66,13 @@ class EpochSamples(Dataset[tuple[int, np.ndarray, np.ndarray, np.ndarray]]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-        image, boxes, labels = self.samples.sample(self.epoch, index, closed=self.closed)
-        return index, image, boxes, labels
+    def __getitem__(self, index: int) -> Item:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[Item]:
+        """A whole batch, as torch's DataLoader asks for it."""
+        drawn = self.samples.samples(self.epoch, indices, closed=self.closed)
+        return [(index, *sample) for index, sample in zip(indices, drawn, strict=True)]
 
 
 class TrainLoader:
