@@ -1,4 +1,4 @@
-"""Random changes to a training picture: one affine warp per source picture, one colour pass, boxes that follow."""
+"""Random changes to a training picture: one resampling per source picture, one colour pass, boxes that follow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ cv2.setNumThreads(0)
 
 GENTLE_SCALE = (0.8, 1.2)
 MOSAIC_CENTRE = (0.3, 0.7)
+# Where less of a resized picture than this is seen, only that part is warped.
+SHOWN_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,34 @@ def warped(
     else:
         centre = size_px * (0.5 + rng.uniform(-settings.translate, settings.translate, size=2))
     source = load(zoom)
-    height, width = source.image.shape[:2]
-    scale = zoom * source.fit * signs
-    offset = centre - scale * np.array([width, height]) / 2
-    view = canvas[window.top : window.bottom, window.left : window.right]
-    matrix = np.array([[scale[0], 0, offset[0] - window.left], [0, scale[1], offset[1] - window.top]], np.float64)
-    # warpAffine maps pixel centres; boxes are in edge coordinates, half a pixel apart.
-    matrix[:, 2] += (scale - 1) * 0.5
-    pad = tuple(int(v) for v in canvas[window.top, window.left])
-    view[:] = cv2.warpAffine(source.image, matrix, (view.shape[1], view.shape[0]), flags=cv2.INTER_LINEAR, borderValue=pad)
+    # Whole pixels: the picture can then be resized and copied, which costs a quarter of a warp.
+    size = np.array(source.image.shape[1::-1])
+    shown = np.maximum(1, np.rint(size * zoom * source.fit)).astype(int)
+    low = np.rint(centre - shown / 2).astype(int)
+    scale, offset = signs * shown / size, np.where(signs > 0, low, low + shown)
+    draw(source.image, canvas, window, scale=scale, low=low, shown=shown)
     return moved_boxes(source, scale, offset, window=window, settings=settings)
+
+
+def draw(image: np.ndarray, canvas: np.ndarray, window: Window, *, scale: np.ndarray, low: np.ndarray, shown: np.ndarray) -> None:
+    """Put `image`, `shown` (w, h) px large and mirrored where `scale` is negative, at `low` (x, y) of `canvas`, within the window."""
+    first = np.maximum(low, (window.left, window.top))
+    last = np.minimum(low + shown, (window.right, window.bottom))
+    if (last <= first).any():
+        return
+    view = canvas[first[1] : last[1], first[0] : last[0]]
+    if (last - first).prod() >= SHOWN_SHARE * shown.prod():
+        resized = cv2.resize(image, tuple(shown.tolist()), interpolation=cv2.INTER_LINEAR)
+        if (scale < 0).any():
+            resized = cv2.flip(resized, -1 if (scale < 0).all() else int(scale[0] < 0))
+        inside = first - low
+        view[:] = resized[inside[1] : inside[1] + view.shape[0], inside[0] : inside[0] + view.shape[1]]
+        return
+    offset = np.where(scale > 0, low, low + shown) - first
+    # warpAffine maps pixel centres; the offset is between edges, half a pixel apart.
+    matrix = np.column_stack([np.diag(scale), offset + (scale - 1) * 0.5])
+    size = (view.shape[1], view.shape[0])
+    view[:] = cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
 
 
 def moved_boxes(
