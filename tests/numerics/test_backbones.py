@@ -20,6 +20,7 @@ def test_three_sizes_grow(size: str) -> None:
     assert outputs["scores_BAC"].shape == (1, 8 * 12 + 4 * 6 + 2 * 3, 2) and outputs["boxes_BA4"].shape == (1, 126, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backbone", ["timm:mobilenetv2_050", "torchvision:resnet18", "torchvision:mobilenet_v3_small"])
 def test_borrowed_backbones_fit_the_same_neck_and_head(backbone: str) -> None:
     torch.manual_seed(0)
@@ -34,6 +35,7 @@ def test_borrowed_backbones_fit_the_same_neck_and_head(backbone: str) -> None:
         assert ((actual[name] - expected[name]).abs().max() / expected[name].abs().max()).item() <= 1e-9
 
 
+@pytest.mark.slow
 def test_weights_of_a_backbone_come_from_a_file(tmp_path: Path) -> None:
     import torchvision
 

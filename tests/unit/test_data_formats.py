@@ -89,6 +89,7 @@ def test_yolo_boxes_of_coco_pictures_are_those_of_its_json(shared_data: Path) ->
     assert {name for kind, name in named if kind == "picture without label"} == {"000000000250.jpg", "000000000508.jpg"}
 
 
+@pytest.mark.slow
 def test_grey_pictures_are_found_by_name(shared_data: Path) -> None:
     found = examined(DataSettings(root=str(shared_data / "coco128"))).findings
     assert {Path(f.place).name for f in found if f.kind == "converted colours"} == {"000000000086.jpg", "000000007888.jpg"}
@@ -100,6 +101,7 @@ def test_blood_cells_have_two_boxes_without_area(shared_data: Path) -> None:
     assert names == {"BloodImage_00343.xml: object 4", "BloodImage_00338.xml: object 13"} and found.has_errors
 
 
+@pytest.mark.slow
 def test_masks_of_coco_and_nuclei_equal_pycocotools(shared_data: Path) -> None:
     from pycocotools.coco import COCO
 
@@ -115,12 +117,14 @@ def test_masks_of_coco_and_nuclei_equal_pycocotools(shared_data: Path) -> None:
             np.testing.assert_array_equal(bitmap(kept, size["height"], size["width"]), truth.annToMask(row).astype(bool))
 
 
+@pytest.mark.slow
 def test_semantic_masks_of_street_scenes(shared_data: Path) -> None:
     index = index_of(shared_data / "camvid", "train", ignore_ids=(11,))
     assert len(index.table) == 367 and index.findings == () and index.classes == tuple(map(str, range(11)))
     assert all(image.semantic is not None and image.semantic.parent.name == "trainannot" for image in index.table)
 
 
+@pytest.mark.slow
 def test_doctor_prints_findings_and_exits_3_on_errors(shared_data: Path, tmp_path: Path) -> None:
     done = detkit("doctor", "data", shared_data / "bccd", "--json", cwd=tmp_path, check=False)
     values = json.loads(done.stdout)
@@ -130,6 +134,7 @@ def test_doctor_prints_findings_and_exits_3_on_errors(shared_data: Path, tmp_pat
     assert "ERROR  2 x empty box" in text and "training: leaves the object out" in text and "mend:" in text
 
 
+@pytest.mark.slow
 def test_doctor_on_clean_scenes_exits_0_and_missing_folders_are_a_sentence(tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "recipes/smoke.yaml"
     assert "no fault found" in detkit("doctor", "data", recipe, cwd=tmp_path).stdout

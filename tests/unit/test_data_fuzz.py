@@ -181,7 +181,7 @@ def limited(folder: str, seconds: float, seed: int) -> None:
 
 
 def test_broken_files_for_some_seconds(tmp_path: Path) -> None:
-    run_fuzz(tmp_path, 4, seed=0)
+    run_fuzz(tmp_path, 2, seed=0)
 
 
 @pytest.mark.slow
@@ -189,6 +189,7 @@ def test_broken_files_for_a_minute(tmp_path: Path) -> None:
     run_fuzz(tmp_path, 60, seed=int(time.time()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_content_in_every_label_file(tmp_path: Path, content: bytes) -> None:
     for settings, targets in write_data(tmp_path).values():
