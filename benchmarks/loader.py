@@ -78,7 +78,7 @@ def large_pictures(dataset: Dataset, folder: Path, count: int = 16) -> Dataset:
 
 def detkit_side(dataset: Dataset, mosaic: float, num: int) -> Callable[[], float]:
     settings = AugmentSettings(mosaic=mosaic, scale=(0.5, 1.5), translate=0.1)
-    samples = EpochSamples(TrainingSamples(dataset, Geometry(SIZE_PX), settings, seed=0, cache_mb=0))
+    samples = EpochSamples(TrainingSamples(dataset, Geometry(SIZE_PX), settings, seed=0, cache_mb=0), num_workers=0)
 
     def run() -> float:
         began = time.perf_counter()

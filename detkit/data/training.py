@@ -1,6 +1,6 @@
 """Training samples: decoded pictures kept in memory within a budget, changed at random by seed, epoch and index alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -20,6 +20,10 @@ Pool = dict[int, Decoded]
 Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
+def ignore(index: int) -> None:
+    """Nothing wants to know."""
+
+
 class TrainingSamples:
     """`sample(epoch, index, closed=...)` gives network-size uint8 pictures with boxes in px of the network input.
 
@@ -32,6 +36,8 @@ class TrainingSamples:
         self._geometry = geometry
         self._settings = settings
         self._seed = seed
+        # Called with the index of each picture before its file is read.
+        self.reading: Callable[[int], None] = ignore
         num_cached = self._num_that_fit(cache_mb << 20)
         if num_cached < len(self._images):
             say(f"cache: {num_cached} of {len(self._images)} pictures fit into {cache_mb} MiB (data.cache_mb)")
@@ -86,6 +92,7 @@ class TrainingSamples:
         wanted_px = zoom * self._geometry.size_px
         decoded = pool.get(index)
         if decoded is None or (decoded.scale_xy[0] < 1 and max(decoded.pixels.shape) < wanted_px):
+            self.reading(index)
             decoded = pool[index] = read_at_least(image.path, wanted_px, upright=image.upright)
         scale_xy, origin_xy = (np.array(pair * 2, np.float32) for pair in (decoded.scale_xy, decoded.origin_xy))
         fit = self._geometry.size_px / (max(image.height, image.width) * decoded.scale_xy[0])

@@ -1,13 +1,15 @@
 """Batches for training: torch's DataLoader over numpy samples, in an order that depends on the seed and the epoch alone."""
 
+import multiprocessing
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
+from detkit.core.errors import UserError
 from detkit.data.training import TrainingSamples
 
 # B images, M objects of the fullest image, H W network input.
@@ -58,10 +60,21 @@ Item = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 class EpochSamples(Dataset[Item]):
     """Samples of the current epoch; workers are started anew each epoch with the epoch's number."""
 
-    def __init__(self, samples: TrainingSamples) -> None:
+    def __init__(self, samples: TrainingSamples, *, num_workers: int) -> None:
         self.samples = samples
         self.epoch = 0
         self.closed = False
+        # The picture that each worker reads, for the sentence about one that dies.
+        self._at = multiprocessing.RawArray("q", [-1] * max(1, num_workers))
+        samples.reading = self._note
+
+    def _note(self, index: int) -> None:
+        worker = get_worker_info()
+        self._at[0 if worker is None else worker.id] = index
+
+    def being_read(self) -> list[str]:
+        """File names of the pictures that the workers were last at."""
+        return [self.samples.name_of(index) for index in self._at if index >= 0]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -79,7 +92,7 @@ class TrainLoader:
     """Iterates over one epoch's batches of this rank: `for batch in loader.epoch(3, closed=False)`."""
 
     def __init__(self, samples: TrainingSamples, *, micro_batch: int, order: EpochOrder, num_workers: int) -> None:
-        self._samples = EpochSamples(samples)
+        self._samples = EpochSamples(samples, num_workers=num_workers)
         self._order = order
         self._loader = DataLoader(
             self._samples,
@@ -100,11 +113,27 @@ class TrainLoader:
         return self._samples.samples.name_of(index)
 
     def epoch(self, epoch: int, *, closed: bool) -> Iterator[Batch]:
-        """Batches of `epoch`; `closed` turns mosaic and strong zoom off."""
+        """Batches of `epoch`; `closed` turns mosaic and strong zoom off.
+
+        Raises UserError naming the picture that cannot be read, or those that workers were at when one died.
+        """
         self._order.epoch = epoch
         self._samples.epoch = epoch
         self._samples.closed = closed
-        return iter(self._loader)
+        try:
+            yield from self._loader
+        except UserError as error:
+            # From a worker it arrives as the text of its traceback, the sentence last.
+            sentence = error.what.strip().splitlines()[-1].removeprefix(f"{UserError.__module__}.UserError: ")
+            raise UserError(sentence, hint=error.hint or "detkit doctor data") from error
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            names = ", ".join(self._samples.being_read()) or "pictures kept in memory"
+            raise UserError(
+                f"a loader process died; the processes were at {names}",
+                hint="if memory ran out (dmesg says so), lower data.workers or data.cache_mb",
+            ) from error
 
 
 def collated(items: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]) -> Batch:
