@@ -86,8 +86,7 @@ def warped(
     """Draw a flipped, zoomed and shifted source into a window of `canvas`; return its boxes and labels there."""
     size_px = canvas.shape[0]
     mosaic = (window.right - window.left, window.bottom - window.top) != (size_px, size_px)
-    low, high = GENTLE_SCALE if closed else settings.scale
-    zoom = rng.uniform(low, high)
+    zoom = rng.uniform(*(GENTLE_SCALE if closed else settings.scale))
     signs = np.where(rng.random(2) < (settings.flip_horizontal, settings.flip_vertical), -1.0, 1.0)
     if mosaic:
         centre = np.array([rng.uniform(window.left, window.right), rng.uniform(window.top, window.bottom)])
@@ -127,7 +126,7 @@ def draw(image: np.ndarray, canvas: np.ndarray, window: Window, *, scale: np.nda
 def moved_boxes(
     source: Sample, scale: np.ndarray, offset: np.ndarray, *, window: Window, settings: AugmentSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes after the warp, clipped to the window, without those too small or too hidden to learn from."""
+    """Boxes after that, clipped to the window, without those too small or too hidden to learn from."""
     corners = source.boxes_xyxy.reshape(-1, 2, 2) * scale + offset
     low, high = corners.min(1), corners.max(1)
     area = (high - low).prod(1)
