@@ -48,6 +48,7 @@ def test_weights_of_a_backbone_come_from_a_file(tmp_path: Path) -> None:
         feature_backbone("torchvision:resnet18", pretrained=str(tmp_path / "bad.pth"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -180,6 +180,7 @@ def test_fused_cost_is_that_of_plain_convolutions(name: str) -> None:
     assert cost_of(fused(shaken(Net(name)).float()), 64) == cost_of(plain, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["timm:mobilenetv2_050", "torchvision:resnet18"])
 def test_norms_of_borrowed_backbones_fold(source: str) -> None:
     from detkit.models.pretrained import feature_backbone

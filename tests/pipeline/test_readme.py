@@ -46,6 +46,7 @@ def test_commands_of_the_readme_exist_with_their_options(line: str) -> None:
         assert option in shown.output, f"{line}: {option}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith(CHEAP)])
 def test_cheap_commands_of_the_readme_run(line: str) -> None:
     detkit(*shlex.split(line)[1:], cwd=REPOSITORY)

@@ -180,6 +180,7 @@ def limited(folder: str, seconds: float, seed: int) -> None:
     print(fuzz(Path(folder), seconds, seed))
 
 
+@pytest.mark.slow
 def test_broken_files_for_some_seconds(tmp_path: Path) -> None:
     run_fuzz(tmp_path, 2, seed=0)
 

@@ -72,6 +72,7 @@ def test_devices_that_cannot_be_measured_here_say_what_to_do(device: str) -> Non
     assert "--device cpu" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_memory_is_the_artifacts_and_not_that_of_the_process_that_asks(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     ballast = np.ones(300 << 20, np.uint8)
