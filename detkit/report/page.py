@@ -120,7 +120,9 @@ def proof(manifest: Manifest) -> str:
             f"of {accuracy['max_ap_drop']:g} allowed, measured on {accuracy['measured_on']}"
         )
     if manifest.stage == "train":
-        counts = [f"{count} x {kind} in {part}" for part, kinds in results.get("findings", {}).items() for kind, count in kinds.items()]
+        counts = [
+            f"{count} x {kind} in {part}" for part, kinds in results.get("findings", {}).items() for kind, count in kinds.items()
+        ]
         return "; ".join(counts) or "no fault found in labels and pictures"
     return "; ".join(results.get("caveats", [])) or "no caveat"
 

@@ -76,6 +76,21 @@ def test_both_engines_give_the_same_tables(seed: int) -> None:
     assert list(one.stats) == list(other.stats)
 
 
+@pytest.mark.parametrize("kind", ["annotation id 0", "category twice", "NaN"])
+def test_content_on_which_the_engines_differ_is_scored_by_pycocotools(kind: str) -> None:
+    for seed in range(6):
+        truth, results = small(seed)
+        if kind == "annotation id 0":
+            truth["annotations"] = [row | {"id": row["id"] - 1} for row in truth["annotations"]]
+        elif kind == "category twice":
+            truth["categories"].append(truth["categories"][0])
+        else:
+            results[0]["score"] = float("nan")
+        ours, theirs = evaluated(truth, results, "bbox"), evaluated(truth, results, "bbox", engine="pycocotools")
+        assert type(ours) is type(theirs)
+        np.testing.assert_array_equal(ours.stats, theirs.stats)
+
+
 @pytest.mark.parametrize("engine", ["hotcoco", "pycocotools"])
 def test_nothing_detected_and_string_ids(engine: str) -> None:
     pytest.importorskip(engine)
