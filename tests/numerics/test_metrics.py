@@ -11,6 +11,8 @@ from detkit.core.errors import UserError
 from detkit.metrics.coco import evaluate, evaluate_boxes, evaluate_masks, evaluated, precision_recall
 from detkit.metrics.confusion import DetectionConfusion, SemanticConfusion
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("kind", "ap"), [("bbox", 0.5045806987249628), ("segm", 0.3195452758576433)])
 def test_official_fixtures_to_the_last_digit(shared_data: Path, kind: Any, ap: float) -> None:

@@ -14,6 +14,8 @@ from detkit.data.masks import bitmap, cleaned
 from detkit.recipe.schema import DataSettings
 from tests.conftest import detkit
 
+pytestmark = pytest.mark.slow
+
 Objects = dict[str, list[tuple[Any, ...]]]
 
 

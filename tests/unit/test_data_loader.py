@@ -11,6 +11,8 @@ from detkit.data.training import TrainingSamples
 from detkit.train.loader import EpochOrder, TrainLoader
 from tests.unit.test_data_augment import training_samples
 
+pytestmark = pytest.mark.slow
+
 
 def loader(samples: TrainingSamples, *, num_workers: int) -> TrainLoader:
     order = EpochOrder(len(samples), batch=2, rank=0, world_size=1, seed=0)
