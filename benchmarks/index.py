@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
@@ -62,9 +63,27 @@ def write_labels(path: Path, num_pictures: int, num_objects: int) -> None:
 
 
 def run(code: str, root: Path, cache: Path, mode: str = "") -> dict[str, float]:
+    """What `code` prints; `mb` is the larger of its own peak and of what it and its children were seen to hold together."""
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    done = subprocess.run([sys.executable, "-c", code, str(root), mode], env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    process = subprocess.Popen([sys.executable, "-c", code, str(root), mode], env=environment, stdout=subprocess.PIPE, text=True)
+    together = 0.0
+    while process.poll() is None:
+        together = max(together, tree_mb(process.pid))
+        time.sleep(0.02)
+    text, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"a side ended with {process.returncode}")
+    result = json.loads(text)
+    return result | {"mb": max(result["mb"], together)}
+
+
+def tree_mb(pid: int) -> float:
+    """Proportional set size, MiB, of a process and its children; 0 where they have just ended."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return proportional_mb(pid) + sum(proportional_mb(int(child)) for child in children)
+    except (OSError, StopIteration):
+        return 0.0
 
 
 def growth_of_workers(root: Path, cache: Path, *, num_workers: int = 4, steps: int = 200) -> float:
@@ -128,10 +147,13 @@ def main() -> None:
             write_labels(large / "train.json", 10 * chosen.pictures, 10 * chosen.objects)
             values["ten"] = run(DETKIT, large, root / "cache-large")
             values["ten_again"] = run(DETKIT, large, root / "cache-large")
+            ten = values["ten"]
             print(
-                f"ten times as much: first {values['ten']['s']:.1f} s ({values['ten']['s'] / first['s']:.1f} times), "
+                f"ten times as much: first {ten['s']:.1f} s ({ten['s'] / first['s']:.1f} times), {ten['mb']:.0f} MiB, "
                 f"second {values['ten_again']['s']:.2f} s"
             )
+            slopes = [side["s"] / count * 1e6 for side, count in ((first, chosen.objects), (ten, 10 * chosen.objects))]
+            print(f"slope: {slopes[0]:.2f} s a million objects, ten times larger {slopes[1]:.2f}")
     print(json.dumps(values))
 
 

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import json
 import mmap
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,15 @@ import msgspec
 import numpy as np
 
 from detkit.core.errors import UserError
+from detkit.data.coco_blocks import Block, Stretch, blocks_of, parted, read_beside, shared, whole
 from detkit.data.coco_records import LARGEST_ID, Annotation, Category, Columns, ImageIds, ImageRecord, Top
 from detkit.data.labels import Labels
 from detkit.data.paths import below
 from detkit.recipe.schema import DataSettings
 
-# Bytes of annotations decoded at a time.
-BLOCK_BYTES = 1 << 20
-EXACT_BLOCK = 4096
-BETWEEN_RECORDS = re.compile(rb"}\s*,\s*(?={)")
 LARGEST_SIDE = 2**31
-# Names that need care: absolute, with an empty part, or with a part that begins with a dot. They are joined by NUL.
-UNUSUAL = re.compile(r"(^|\0)(/|\.|\0|$)|/\.|//|\\")
+# Names that need care, between NULs: absolute, empty, or with a part that is empty or begins with a dot.
+UNUSUAL = ("\0/", "\0.", "\0\0", "/.", "//", "\\")
 
 
 def read_coco(root: Path, parts: Sequence[str], settings: DataSettings) -> Labels:
@@ -48,21 +44,26 @@ def read_file(path: Path, root: Path, *, labels: Labels, columns: Columns, setti
     file = labels.add_file(path)
     if path.stat().st_size == 0:
         raise UserError(f"{path} is empty; it is not a COCO instances file")
-    with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content, without_collector():
+    with path.open("rb") as handle:
+        # Closed when the last view of it is gone, which may be that of an error on its way out.
+        content = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    with without_collector():
         top = sections(path, content)
         # What was read need not stay in memory; what is still needed is read from the file again.
         content.madvise(mmap.MADV_DONTNEED)
-        for category in records(top.categories, Category, path, "categories", labels=labels):
-            labels.categories[category.id] = category.name
-        images = records(top.images, ImageRecord, path, "images", labels=labels)
-        index = add_images(path, root, images, labels=labels, settings=settings)
-        del images
-        content.madvise(mmap.MADV_DONTNEED)
-        position = 0
-        for rows in blocks_of(top.annotations, path):
-            position += add_annotations(file, rows, position, index=index, labels=labels, columns=columns)
-            content.madvise(mmap.MADV_DONTNEED)
-        del top, rows
+        stretch = whole(content, top.annotations, path, "annotations")
+        images, categories = whole(content, top.images, path, "images"), whole(content, top.categories, path, "categories")
+        parts = parted(stretch, max(0.0, (stretch.last - images.last) / 2 / stretch.last)) if shared(stretch) else None
+        with read_beside(parts[1]) if parts else contextlib.nullcontext() as beside:
+            for category in records(categories, Category, path, "categories", labels=labels):
+                labels.categories[category.id] = category.name
+            index = add_images(path, root, records(images, ImageRecord, path, "images", labels=labels), labels, settings=settings)
+            reader = AnnotationReader(file, index=index, labels=labels, columns=columns)
+            reader.read(parts[0] if parts else stretch)
+            if parts and beside and reader.reached < stretch.last:
+                found = beside()
+                if found is None or not columns.extend(found, file, index):
+                    reader.read(parts[1])
 
 
 @contextlib.contextmanager
@@ -75,41 +76,6 @@ def without_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def blocks_of(annotations: msgspec.Raw, path: Path) -> Iterator[list[Annotation] | list[msgspec.Raw]]:
-    """Blocks of decoded annotations, or of their bytes where a block does not decode as a whole.
-
-    The list is cut where one record seems to end and the next to begin. A cut inside a string or a nested list would
-    leave the piece before it open, which does not decode, so a piece that decodes was cut rightly.
-    """
-    content = memoryview(annotations)
-    first, last = skip_space(content, 0) + 1, len(content) - 1
-    decoder = msgspec.json.Decoder(list[Annotation])
-    while first < last:
-        cut = BETWEEN_RECORDS.search(content, min(first + BLOCK_BYTES, last))
-        end = last if cut is None else cut.start() + 1
-        try:
-            yield decoder.decode(b"[%b]" % content[first:end])
-        except (msgspec.DecodeError, RecursionError, OverflowError):
-            # Exact, and slower: the rest is split record by record.
-            yield from exact_blocks(content[first:], path)
-            return
-        first = last if cut is None else cut.end()
-    if first == 1 and last == 1:
-        yield []
-
-
-def exact_blocks(rest: memoryview, path: Path) -> Iterator[list[msgspec.Raw]]:
-    pieces = split(msgspec.Raw(b"[%b" % rest), path, "annotations")
-    for start in range(0, len(pieces), EXACT_BLOCK):
-        yield pieces[start : start + EXACT_BLOCK]
-
-
-def skip_space(content: memoryview, position: int) -> int:
-    while content[position] in b" \t\r\n":
-        position += 1
-    return position
 
 
 def sections(path: Path, content: Any) -> Top:
@@ -148,89 +114,90 @@ def quoted_constants(text: str) -> str:
     return json.dumps(json.loads(text, parse_constant=keep))
 
 
-def split(raw: msgspec.Raw, path: Path, section: str) -> list[msgspec.Raw]:
-    """Records of a list as bytes that point into the file."""
-    try:
-        return msgspec.json.decode(raw, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise UserError(f"{path} has no list {section!r}; it is not a COCO instances file") from error
-
-
-def records(raw: msgspec.Raw, kind: type[Any], path: Path, section: str, *, labels: Labels) -> list[Any]:
+def records(stretch: Stretch, kind: type[Any], path: Path, section: str, *, labels: Labels) -> Iterator[Any]:
     """Records of a list; those that are not as they should be are named."""
-    try:
-        return msgspec.json.decode(raw, type=list[kind])  # pyright: ignore[reportInvalidTypeForm]
-    except (msgspec.DecodeError, RecursionError):
-        found = []
-        for index, piece in enumerate(split(raw, path, section)):
+    position = 0
+    for block, _ in blocks_of(stretch, kind):
+        for record in block:
+            position += 1
+            if isinstance(record, kind):
+                yield record
+                continue
             try:
-                found.append(msgspec.json.decode(piece, type=kind))
+                yield msgspec.json.decode(record, type=kind)
             except (msgspec.DecodeError, RecursionError) as error:
-                labels.found("unread line", f"{path}: {section}[{index}]", str(error))
-        return found
+                labels.found("unread line", f"{path}: {section}[{position - 1}]", str(error))
 
 
-def add_images(path: Path, root: Path, found: list[ImageRecord], *, labels: Labels, settings: DataSettings) -> ImageIds:
+def add_images(path: Path, root: Path, found: Iterator[ImageRecord], labels: Labels, *, settings: DataSettings) -> ImageIds:
     """Append pictures; their indices by id."""
-    folder = picture_folder(root, path, found[0].file_name if found else "", settings)
-    ids = [record.id for record in found]
-    names = [record.file_name for record in found]
-    plain = "\0".join(names)
+    ids, names, sizes = [], [], []
+    shared_sizes: dict[tuple[int | None, int | None], tuple[int | None, int | None]] = {}
+    for record in found:
+        ids.append(record.id)
+        names.append(record.file_name)
+        size = (record.width, record.height)
+        sizes.append(shared_sizes.setdefault(size, size))
+    folder = picture_folder(root, path, names[0] if names else "", settings)
+    prefix = f"{folder}/"
+    text = "\0".join(["", *names, ""])
     first = len(labels.paths)
     known = set(labels.image_ids)
-    if (
-        len(set(ids)) == len(ids)
-        and known.isdisjoint(ids)
-        and not UNUSUAL.search(plain)
-        and plain.count("\0") == max(0, len(names) - 1)
-    ):
+    plain = text.count("\0") == len(names) + 1 and not any(mark in text for mark in UNUSUAL)
+    if plain and len(set(ids)) == len(ids) and known.isdisjoint(ids):
+        usable = {size: usable_size(*size) for size in shared_sizes}
         labels.image_ids += ids
-        labels.paths += [f"{folder}/{name}" for name in names]
-        labels.sizes_wh += [size_of(record) for record in found]
+        labels.paths += [prefix + name for name in names]
+        labels.sizes_wh += map(usable.__getitem__, sizes)
         labels.semantic += [None] * len(names)
         return ImageIds(ids, range(first, first + len(ids)))
     index: dict[int | str, int] = {}
-    for position, record in enumerate(found):
+    for position, (identity, name, size) in enumerate(zip(ids, names, sizes, strict=True)):
         where = f"{path}: images[{position}]"
-        if record.id in known or record.id in index:
-            labels.found("duplicate picture", where, f"image id {record.id} is used before; {record.file_name} is left out")
+        if identity in known or identity in index:
+            labels.found("duplicate picture", where, f"image id {identity} is used before; {name} is left out")
             continue
-        picture = below(root, folder, record.file_name)
+        picture = below(root, folder, name)
         if picture is None:
-            labels.found("outside the root", where, f"file_name {record.file_name!r} does not lie below {root}")
+            labels.found("outside the root", where, f"file_name {name!r} does not lie below {root}")
             continue
-        index[record.id] = labels.add_image(picture, record.id, size_wh=size_of(record))
-    return ImageIds(list(index), index.values())
+        index[identity] = labels.add_image(picture, identity, size_wh=usable_size(*size))
+    return ImageIds(list(index), list(index.values()))
 
 
-def size_of(record: ImageRecord) -> tuple[int, int]:
+def usable_size(width: int | None, height: int | None) -> tuple[int, int]:
     """Width and height that the labels give, (0, 0) where they give none."""
-    width, height = record.width or 0, record.height or 0
+    width, height = width or 0, height or 0
     return (width, height) if 0 < width < LARGEST_SIDE and 0 < height < LARGEST_SIDE else (0, 0)
 
 
-def add_annotations(
-    file: int,
-    block: list[Annotation] | list[msgspec.Raw],
-    start: int,
-    *,
-    index: ImageIds,
-    labels: Labels,
-    columns: Columns,
-) -> int:
-    """Append a block of annotations, `start` being the position of its first; return how many records it had."""
-    rows: Any = block
-    if block and isinstance(block[0], msgspec.Raw):
-        rows = careful_rows(rows, start, file=file, labels=labels)
-    image = index([row.image_id for row in rows])
-    if image.size and image.min() < 0:
-        for row in (rows[i] for i in np.flatnonzero(image < 0).tolist()):
-            where = f"{labels.files[file]}: annotation {row.id}"
-            labels.found("orphan annotation", where, f"image id {row.image_id} is not among the usable pictures")
-        rows = [row for row, known in zip(rows, image.tolist(), strict=True) if known >= 0]
-        image = image[image >= 0]
-    columns.add(file, rows, image)
-    return len(block)
+class AnnotationReader:
+    """Appends stretches of one file to columns."""
+
+    def __init__(self, file: int, *, index: ImageIds, labels: Labels, columns: Columns) -> None:
+        self.file, self.index, self.labels, self.columns = file, index, labels, columns
+        self.position = 0
+        self.reached = 0
+
+    def read(self, stretch: Stretch) -> None:
+        """Append a stretch, or all that is left of the list where it cannot be cut as it was."""
+        for block, reached in blocks_of(stretch):
+            self._add(block)
+            self.position += len(block)
+            self.reached = reached
+
+    def _add(self, block: Block) -> None:
+        rows: Any = block
+        if block and isinstance(block[0], msgspec.Raw):
+            rows = careful_rows(rows, self.position, file=self.file, labels=self.labels)
+        image = self.index([row.image_id for row in rows])
+        if image.size and image.min() < 0:
+            for row in (rows[i] for i in np.flatnonzero(image < 0).tolist()):
+                where = f"{self.labels.files[self.file]}: annotation {row.id}"
+                self.labels.found("orphan annotation", where, f"image id {row.image_id} is not among the usable pictures")
+            rows = [row for row, known in zip(rows, image.tolist(), strict=True) if known >= 0]
+            image = image[image >= 0]
+        self.columns.add(self.file, rows, image)
 
 
 def careful_rows(pieces: list[msgspec.Raw], start: int, *, file: int, labels: Labels) -> list[Annotation]:

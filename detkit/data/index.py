@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from detkit.data.verify import placed
 from detkit.recipe.schema import DataSettings
 
 # Raised whenever the same labels give other columns.
-VERSION = 1
+VERSION = 2
 META = "index.json"
 # Settings that change what the columns hold.
 MATTERS = ("images", "labels", "ignore_ids", "classes", "on_bad", "outside_tolerance_px", "verify")
@@ -139,7 +139,17 @@ def listed_paths(columns: dict[str, np.ndarray]) -> list[bytes]:
     return [content[a:b] for a, b in itertools.pairwise(columns["listed_starts"].tolist())]
 
 
-def stats(paths: list[bytes]) -> np.ndarray:
+def path_column(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """A column of paths as the file system writes them."""
+    joined = "".join(paths)
+    if not joined.isascii():
+        return strings(os.fsencode(path) for path in paths)
+    starts = np.zeros(len(paths) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, paths), np.int64, len(paths)), out=starts[1:])
+    return np.frombuffer(joined.encode(), np.uint8), starts
+
+
+def stats(paths: Sequence[str | bytes]) -> np.ndarray:
     """Size in bytes and instant of the last change in ns, (N, 2); -1 where there is no file."""
     found = np.full((len(paths), 2), -1, np.int64)
     for row, path in enumerate(paths):
@@ -153,28 +163,29 @@ def stats(paths: list[bytes]) -> np.ndarray:
 
 def built(labels: Labels, root: Path, settings: DataSettings) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Columns and facts of freshly read labels; pictures that cannot be used are left out."""
-    listed = [os.fsencode(path) for path in labels.paths]
-    seen = stats(listed) if settings.verify != "off" else np.zeros((0, 2), np.int64)
-    upright = np.ones(len(listed), bool)
+    seen = stats(labels.paths) if settings.verify != "off" else np.zeros((0, 2), np.int64)
+    upright = np.ones(len(labels.paths), bool)
     if settings.verify != "off":
         upright = verified(labels, seen, root, decode=settings.verify == "decode")
+    labels.sizes_wh = sizes = np.asarray(labels.sizes_wh, np.int32).reshape(-1, 2)
     chosen = chosen_categories(labels, settings)
     objects = checked_objects(labels, settings, chosen)
     replaced = mask_faults(labels, objects.rows) if settings.verify == "decode" else {}
-    sizes = np.asarray(labels.sizes_wh, np.int32).reshape(-1, 2)
     rows = np.flatnonzero(sizes[:, 0] > 0)
-    place = np.searchsorted(rows, objects.image)
-    starts = np.searchsorted(place, np.arange(len(rows) + 1))
-    columns: dict[str, np.ndarray] = dict(
-        zip(("path_bytes", "path_starts"), strings(listed[row] for row in rows.tolist()), strict=True)
-    )
-    columns |= id_columns([labels.image_ids[row] for row in rows.tolist()])
-    semantic = strings(os.fsencode(labels.semantic[row] or "") for row in rows.tolist())
+    every = len(rows) == len(sizes)
+    place = objects.image if every else np.searchsorted(rows, objects.image)
+    starts = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.bincount(place, minlength=len(rows)), out=starts[1:])
+    listed = path_column(labels.paths)
+    usable = listed if every else path_column([labels.paths[row] for row in rows.tolist()])
+    columns: dict[str, np.ndarray] = dict(zip(("path_bytes", "path_starts"), usable, strict=True))
+    columns |= id_columns(labels.image_ids if every else [labels.image_ids[row] for row in rows.tolist()])
+    semantic = strings([os.fsencode(labels.semantic[row] or "") for row in rows.tolist()] if any(labels.semantic) else [])
     columns |= dict(zip(("semantic_bytes", "semantic_starts"), semantic, strict=True))
-    columns |= {"sizes_wh": sizes[rows], "upright": upright[rows], "object_starts": starts.astype(np.int64)}
+    columns |= {"sizes_wh": sizes[rows], "upright": upright[rows], "object_starts": starts}
     columns |= {"boxes": objects.boxes, "labels": objects.labels, "crowd": objects.crowd, "areas_px": objects.areas_px}
     columns |= dict(zip(("mask_bytes", "mask_starts"), mask_columns(labels, objects.rows, replaced), strict=True))
-    columns |= dict(zip(("listed_bytes", "listed_starts"), strings(listed), strict=True))
+    columns |= dict(zip(("listed_bytes", "listed_starts"), listed, strict=True))
     columns["listed_stat"] = seen
     numeric = all(isinstance(category, int) for category in chosen)
     meta = {
@@ -195,7 +206,7 @@ def mask_columns(labels: Labels, rows: np.ndarray, replaced: dict[int, bytes]) -
 
 def id_columns(ids: list[Any]) -> dict[str, np.ndarray]:
     """Picture ids as numbers, or as strings where one is not a number of 64 bits."""
-    if all(type(i) is int and -(2**63) <= i < 2**63 for i in ids):
+    if set(map(type, ids)) <= {int} and min(ids, default=0) >= -(2**63) and max(ids, default=0) < 2**63:
         empty = strings([])
         return {"id_numbers": np.array(ids, np.int64), "id_bytes": empty[0], "id_starts": empty[1]}
     content, starts = strings(str(i).encode() for i in ids)
@@ -215,7 +226,7 @@ def verified(labels: Labels, seen: np.ndarray, root: Path, *, decode: bool) -> n
             labels.found("missing picture", str(path), "listed, but there is no such picture")
             labels.sizes_wh[row] = (0, 0)
             continue
-        labels.sizes_wh[row], upright[row], found = placed(path, verdict, labels.sizes_wh[row])
+        labels.sizes_wh[row], upright[row], found = placed(path, verdict, (int(labels.sizes_wh[row][0]), int(labels.sizes_wh[row][1])))
         labels.findings += found
     return upright
 

@@ -30,7 +30,7 @@ class Labels:
     style: PlaceStyle
     paths: list[str] = field(default_factory=list)
     image_ids: list[Any] = field(default_factory=list)
-    sizes_wh: list[tuple[int, int]] = field(default_factory=list)
+    sizes_wh: Any = field(default_factory=list)
     semantic: list[Path | None] = field(default_factory=list)
     image: Any = field(default_factory=list)
     category: Any = field(default_factory=list)
