@@ -31,7 +31,7 @@ from detkit.data.decode import read_at_least
 from detkit.data.geometry import Geometry
 from detkit.data.training import TrainingSamples
 from detkit.recipe.schema import AugmentSettings, DataSettings
-from detkit.train.loader import EpochSamples, collated
+from detkit.train.loader import EpochSamples
 
 SIZE_PX = 640
 BATCH = 16
@@ -83,7 +83,7 @@ def detkit_side(dataset: Dataset, mosaic: float, num: int) -> Callable[[], float
     def run() -> float:
         began = time.perf_counter()
         for first in range(0, num, BATCH):
-            collated(samples.__getitems__([i % len(dataset.images) for i in range(first, first + BATCH)]))
+            samples.__getitems__([i % len(dataset.images) for i in range(first, first + BATCH)])
         samples.epoch += 1
         return num / (time.perf_counter() - began)
 

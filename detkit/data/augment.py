@@ -13,8 +13,9 @@ cv2.setNumThreads(0)
 
 GENTLE_SCALE = (0.8, 1.2)
 MOSAIC_CENTRE = (0.3, 0.7)
-# Where less of a resized picture than this is seen, only that part is warped.
-SHOWN_SHARE = 0.4
+# RGB to the luma and chroma of NTSC.
+YIQ = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+RGB_FROM_YIQ = np.linalg.inv(YIQ)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Window:
     bottom: int
 
 
+@dataclass(frozen=True)
+class Span:
+    """Along one axis: source px `begin` to `end` are drawn at output px `first` to `last`: output = source * scale + offset."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    scale: float
+    offset: float
+
+
 def augmented(
     sources: Sequence[Source],
     settings: AugmentSettings,
@@ -52,20 +65,25 @@ def augmented(
     pad_value: int,
     closed: bool,
     rng: np.random.Generator,
+    canvas: np.ndarray | None = None,
+    out: np.ndarray | None = None,
 ) -> Sample:
     """A training picture (size_px, size_px, 3) from one source, or from four in a mosaic.
 
     `closed` uses gentle zoom. A source gets the zoom it will be shown at, so that it need not be decoded larger.
+    `canvas` is drawn on, and the picture comes to lie in `out`, where they are given.
     """
-    canvas = np.full((size_px, size_px, 3), pad_value, np.uint8)
+    if canvas is None:
+        canvas = np.empty((size_px, size_px, 3), np.uint8)
+    canvas.fill(pad_value)
     windows = mosaic_windows(size_px, rng) if len(sources) == 4 else [Window(0, 0, size_px, size_px)]
     parts = [
         warped(source, window, canvas, settings=settings, closed=closed, rng=rng)
         for source, window in zip(sources, windows, strict=True)
     ]
-    boxes = np.concatenate([part[0] for part in parts])
-    labels = np.concatenate([part[1] for part in parts])
-    return Sample(recoloured(canvas, settings, rng), boxes, labels)
+    boxes = np.concatenate([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
+    labels = np.concatenate([part[1] for part in parts]) if len(parts) > 1 else parts[0][1]
+    return Sample(recoloured(canvas, settings, rng, out), boxes, labels)
 
 
 def mosaic_windows(size_px: int, rng: np.random.Generator) -> list[Window]:
@@ -86,41 +104,43 @@ def warped(
     """Draw a flipped, zoomed and shifted source into a window of `canvas`; return its boxes and labels there."""
     size_px = canvas.shape[0]
     mosaic = (window.right - window.left, window.bottom - window.top) != (size_px, size_px)
-    zoom = rng.uniform(*(GENTLE_SCALE if closed else settings.scale))
-    signs = np.where(rng.random(2) < (settings.flip_horizontal, settings.flip_vertical), -1.0, 1.0)
+    zoom = float(rng.uniform(*(GENTLE_SCALE if closed else settings.scale)))
+    mirrored_x, mirrored_y = (rng.random(2) < (settings.flip_horizontal, settings.flip_vertical)).tolist()
     if mosaic:
-        centre = np.array([rng.uniform(window.left, window.right), rng.uniform(window.top, window.bottom)])
+        centre_x, centre_y = rng.uniform(window.left, window.right), rng.uniform(window.top, window.bottom)
     else:
-        centre = size_px * (0.5 + rng.uniform(-settings.translate, settings.translate, size=2))
+        centre_x, centre_y = (size_px * (0.5 + rng.uniform(-settings.translate, settings.translate, size=2))).tolist()
     source = load(zoom)
-    # Whole pixels: the picture can then be resized and copied, which costs a quarter of a warp.
-    size = np.array(source.image.shape[1::-1])
-    shown = np.maximum(1, np.rint(size * zoom * source.fit)).astype(int)
-    low = np.rint(centre - shown / 2).astype(int)
-    scale, offset = signs * shown / size, np.where(signs > 0, low, low + shown)
-    draw(source.image, canvas, window, scale=scale, low=low, shown=shown)
-    return moved_boxes(source, scale, offset, window=window, settings=settings)
+    height, width = source.image.shape[:2]
+    scale = zoom * source.fit
+    x = span(width, scale, centre_x, inside=(window.left, window.right), mirrored=mirrored_x)
+    y = span(height, scale, centre_y, inside=(window.top, window.bottom), mirrored=mirrored_y)
+    if x is None or y is None:
+        return np.zeros((0, 4), np.float32), source.labels[:0]
+    view = canvas[y.first : y.last, x.first : x.last]
+    cv2.resize(source.image[y.begin : y.end, x.begin : x.end], view.shape[1::-1], dst=view, interpolation=cv2.INTER_LINEAR)
+    if mirrored_x or mirrored_y:
+        cv2.flip(view, -1 if mirrored_x and mirrored_y else int(mirrored_x), dst=view)
+    return moved_boxes(source, np.array([x.scale, y.scale]), np.array([x.offset, y.offset]), window=window, settings=settings)
 
 
-def draw(image: np.ndarray, canvas: np.ndarray, window: Window, *, scale: np.ndarray, low: np.ndarray, shown: np.ndarray) -> None:
-    """Put `image`, `shown` (w, h) px large and mirrored where `scale` is negative, at `low` (x, y) of `canvas`, within the window."""
-    first = np.maximum(low, (window.left, window.top))
-    last = np.minimum(low + shown, (window.right, window.bottom))
-    if (last <= first).any():
-        return
-    view = canvas[first[1] : last[1], first[0] : last[0]]
-    if (last - first).prod() >= SHOWN_SHARE * shown.prod():
-        resized = cv2.resize(image, tuple(shown.tolist()), interpolation=cv2.INTER_LINEAR)
-        if (scale < 0).any():
-            resized = cv2.flip(resized, -1 if (scale < 0).all() else int(scale[0] < 0))
-        inside = first - low
-        view[:] = resized[inside[1] : inside[1] + view.shape[0], inside[0] : inside[0] + view.shape[1]]
-        return
-    offset = np.where(scale > 0, low, low + shown) - first
-    # warpAffine maps pixel centres; the offset is between edges, half a pixel apart.
-    matrix = np.column_stack([np.diag(scale), offset + (scale - 1) * 0.5])
-    size = (view.shape[1], view.shape[0])
-    view[:] = cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+def span(length: int, scale: float, centre: float, *, inside: tuple[int, int], mirrored: bool) -> Span | None:
+    """What is seen of `length` px, scaled about their middle at `centre`, `inside` an interval; None where nothing is.
+
+    Whole pixels are drawn at whole pixels, so that a resize of just them does; the scale gives way by a part of one.
+    """
+    shown = max(1, round(length * scale))
+    low = round(centre - shown / 2)
+    first, last = max(low, inside[0]), min(low + shown, inside[1])
+    if last <= first:
+        return None
+    begin = min(round((first - low) * length / shown), length - 1)
+    end = max(begin + 1, round((last - low) * length / shown))
+    gain = (last - first) / (end - begin)
+    if mirrored:
+        begin, end = length - end, length - begin
+        return Span(begin, end, first, last, -gain, last + begin * gain)
+    return Span(begin, end, first, last, gain, first - begin * gain)
 
 
 def moved_boxes(
@@ -137,8 +157,8 @@ def moved_boxes(
     return np.concatenate([low, high], 1)[keep].astype(np.float32), source.labels[keep]
 
 
-def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Generator) -> np.ndarray:
-    """Contrast about mid-grey, brightness, saturation and hue through one 3x4 matrix."""
+def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:
+    """Contrast about mid-grey, brightness, saturation and hue through one 3x4 matrix; in `out` where it is given."""
     contrast = 1 + rng.uniform(-settings.contrast, settings.contrast)
     brightness = 1 + rng.uniform(-settings.brightness, settings.brightness)
     saturation = 1 + rng.uniform(-settings.saturation, settings.saturation)
@@ -146,13 +166,12 @@ def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Gene
     gain, shift = contrast * brightness, 128 * (1 - contrast) * brightness
     if saturation == 1 and turn == 0:
         levels = np.arange(256) * gain + shift
-        return cv2.LUT(image, np.clip(np.rint(levels), 0, 255).astype(np.uint8))
+        return cv2.LUT(image, np.clip(np.rint(levels), 0, 255).astype(np.uint8), dst=out)
     matrix = chroma_matrix(saturation, turn)
-    return cv2.transform(image, np.column_stack([matrix * gain, matrix.sum(1) * shift]))
+    return cv2.transform(image, np.column_stack([matrix * gain, matrix.sum(1) * shift]), dst=out)
 
 
 def chroma_matrix(saturation: float, turn: float) -> np.ndarray:
     """RGB matrix (3, 3) that keeps luma and scales and turns chroma: YIQ of NTSC, turned by `turn` radians."""
-    yiq = np.array([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
     cos, sin = saturation * np.cos(turn), saturation * np.sin(turn)
-    return np.linalg.inv(yiq) @ np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]]) @ yiq
+    return RGB_FROM_YIQ @ np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]]) @ YIQ

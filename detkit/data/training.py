@@ -28,7 +28,7 @@ class TrainingSamples:
     """`sample(epoch, index, closed=...)` gives network-size uint8 pictures with boxes in px of the network input.
 
     Pictures are kept resized to the network size, as many as fit `cache_mb` MiB; loader processes started by fork
-    share them. The rest is decoded each time, JPEG files no larger than the zoom needs, and warped in one go.
+    share them. The rest is decoded each time, JPEG files no larger than the zoom needs, and resized once.
     """
 
     def __init__(self, dataset: Dataset, geometry: Geometry, settings: AugmentSettings, *, seed: int, cache_mb: int) -> None:
@@ -36,6 +36,7 @@ class TrainingSamples:
         self._geometry = geometry
         self._settings = settings
         self._seed = seed
+        self._canvas = np.empty((geometry.size_px, geometry.size_px, 3), np.uint8)
         # Called with the index of each picture before its file is read.
         self.reading: Callable[[int], None] = ignore
         num_cached = self._num_that_fit(cache_mb << 20)
@@ -51,45 +52,63 @@ class TrainingSamples:
         """File name of a picture."""
         return self._images[index].path.name
 
-    def sample(self, epoch: int, index: int, *, closed: bool, batch: Sequence[int] = (), pool: Pool | None = None) -> Drawn:
+    def sample(
+        self,
+        epoch: int,
+        index: int,
+        *,
+        closed: bool,
+        batch: Sequence[int] = (),
+        pool: Pool | None = None,
+        out: np.ndarray | None = None,
+    ) -> Drawn:
         """Picture (S, S, 3) uint8, boxes (N, 4) float32 xyxy, labels (N,) int64 of one augmented sample.
 
         `closed` means without mosaic and with gentle zoom, as in the last epochs. Where not all pictures are kept in
         memory, a mosaic takes its others from `batch`, whose pictures `pool` keeps, so that each is decoded once.
         """
         rng = np.random.default_rng((self._seed, epoch, index))
-        indices = [index]
+        indices, least_zoom = [index], 0.0
         if not closed and rng.random() < self._settings.mosaic:
             near = len(batch) > 1 and len(self._cache) < len(self._images)
             others = rng.integers(0, len(batch) if near else len(self._images), size=3).tolist()
             indices += [batch[i] for i in others] if near else others
+            # Others of the batch may show it larger, and decoding it again costs more than what is spared now.
+            least_zoom = self._settings.scale[1] if near else 0.0
         result = augmented(
-            [partial(self._source, i, pool={} if pool is None else pool) for i in indices],
+            [partial(self._source, i, least_zoom=least_zoom, pool={} if pool is None else pool) for i in indices],
             self._settings,
             self._geometry.size_px,
             pad_value=self._geometry.pad_value,
             closed=closed,
             rng=rng,
+            canvas=self._canvas,
+            out=out,
         )
         return result.image, result.boxes_xyxy, result.labels
 
-    def samples(self, epoch: int, indices: Sequence[int], *, closed: bool) -> list[Drawn]:
-        """The samples of one batch; they depend on the seed, the epoch and the batch's pictures alone."""
+    def batch(self, epoch: int, indices: Sequence[int], *, closed: bool) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+        """Pictures (B, S, S, 3), boxes and labels of one batch; they depend on the seed, the epoch and `indices` alone."""
         pool: Pool = {}
-        return [self.sample(epoch, index, closed=closed, batch=indices, pool=pool) for index in indices]
+        images = np.empty((len(indices), *self._canvas.shape), np.uint8)
+        drawn = [
+            self.sample(epoch, index, closed=closed, batch=indices, pool=pool, out=image)
+            for index, image in zip(indices, images, strict=True)
+        ]
+        return images, [boxes for _, boxes, _ in drawn], [labels for _, _, labels in drawn]
 
     def _num_that_fit(self, budget_bytes: int) -> int:
         places = [self._geometry.place((image.height, image.width)) for image in self._images]
         return int(np.searchsorted(np.cumsum([p.height * p.width * 3 for p in places]), budget_bytes, side="right"))
 
-    def _source(self, index: int, zoom: float, *, pool: Pool) -> Sample:
+    def _source(self, index: int, zoom: float, *, least_zoom: float, pool: Pool) -> Sample:
         image = self._images[index]
         real = ~image.crowd
         if index < len(self._cache):
             where = self._geometry.place((image.height, image.width))
             scale = np.array([where.scale_x, where.scale_y] * 2, np.float32)
             return Sample(self._cache[index], image.boxes_xyxy[real] * scale, image.labels[real])
-        wanted_px = zoom * self._geometry.size_px
+        wanted_px = max(zoom, least_zoom) * self._geometry.size_px
         decoded = pool.get(index)
         if decoded is None or (decoded.scale_xy[0] < 1 and max(decoded.pixels.shape) < wanted_px):
             self.reading(index)

@@ -3,6 +3,7 @@
 import multiprocessing
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,11 +55,8 @@ class EpochOrder(Sampler[int]):
         return iter(order[self.rank :: self.world_size].tolist())
 
 
-Item = tuple[int, np.ndarray, np.ndarray, np.ndarray]
-
-
-class EpochSamples(Dataset[Item]):
-    """Samples of the current epoch; workers are started anew each epoch with the epoch's number."""
+class EpochSamples(Dataset[Batch]):
+    """Batches of the current epoch; workers are started anew each epoch with the epoch's number."""
 
     def __init__(self, samples: TrainingSamples, *, num_workers: int) -> None:
         self.samples = samples
@@ -79,13 +77,17 @@ class EpochSamples(Dataset[Item]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> Item:
-        return self.__getitems__([index])[0]
+    def __getitem__(self, index: int) -> Batch:
+        return self.__getitems__([index])
 
-    def __getitems__(self, indices: list[int]) -> list[Item]:
+    def __getitems__(self, indices: list[int]) -> Batch:
         """A whole batch, as torch's DataLoader asks for it."""
-        drawn = self.samples.samples(self.epoch, indices, closed=self.closed)
-        return [(index, *sample) for index, sample in zip(indices, drawn, strict=True)]
+        return collated(indices, *self.samples.batch(self.epoch, indices, closed=self.closed))
+
+
+def as_it_is(batch: Any) -> Batch:
+    """What `EpochSamples` gives is a batch already."""
+    return batch
 
 
 class TrainLoader:
@@ -99,7 +101,7 @@ class TrainLoader:
             batch_size=micro_batch,
             sampler=order,
             num_workers=num_workers,
-            collate_fn=collated,
+            collate_fn=as_it_is,
             multiprocessing_context="fork" if num_workers else None,
             prefetch_factor=4 if num_workers else None,
             drop_last=False,
@@ -136,16 +138,15 @@ class TrainLoader:
             ) from error
 
 
-def collated(items: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]) -> Batch:
-    """Stack samples and pad their objects to the fullest."""
-    indices, images, boxes, labels = zip(*items, strict=True)
+def collated(indices: list[int], images: np.ndarray, boxes: list[np.ndarray], labels: list[np.ndarray]) -> Batch:
+    """Pad the objects of pictures (B, S, S, 3) to the fullest."""
     num_objects = max(1, max(len(b) for b in boxes))
-    objects_BM4 = np.zeros((len(items), num_objects, 4), np.float32)
-    labels_BM = np.zeros((len(items), num_objects), np.int64)
-    valid_BM = np.zeros((len(items), num_objects), bool)
+    objects_BM4 = np.zeros((len(indices), num_objects, 4), np.float32)
+    labels_BM = np.zeros((len(indices), num_objects), np.int64)
+    valid_BM = np.zeros((len(indices), num_objects), bool)
     for row, (own_boxes, own_labels) in enumerate(zip(boxes, labels, strict=True)):
         objects_BM4[row, : len(own_boxes)] = own_boxes
         labels_BM[row, : len(own_labels)] = own_labels
         valid_BM[row, : len(own_boxes)] = True
-    arrays = (np.stack(images), objects_BM4, labels_BM, valid_BM)
+    arrays = (images, objects_BM4, labels_BM, valid_BM)
     return Batch(*(torch.from_numpy(a) for a in arrays), indices=tuple(indices))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detkit.data.augment import Sample, Window, augmented, chroma_matrix, moved_boxes, recoloured
+from detkit.data.augment import Sample, Window, augmented, chroma_matrix, moved_boxes, recoloured, span
 from detkit.data.dataset import Dataset
 from detkit.data.decode import Decoded, read_at_least
 from detkit.data.geometry import Geometry
@@ -142,13 +142,13 @@ def test_samples_depend_on_seed_epoch_and_index_alone(tmp_path: Path) -> None:
 
 
 def test_samples_without_cache_show_the_same_scene(tmp_path: Path) -> None:
-    """One warp from the file's own pixels instead of a resize and a warp: boxes agree, pixels nearly."""
+    """What is seen is rounded to pixels of the kept picture or of the file: boxes agree to a pixel of either, the scene nearly."""
     cached, decoded = (training_samples(tmp_path, cache_mb=cache_mb, smooth=True) for cache_mb in (64, 0))
     for index in range(6):
         one, other = cached.sample(2, index, closed=False), decoded.sample(2, index, closed=False)
-        np.testing.assert_allclose(one[1], other[1], atol=1.0)
+        np.testing.assert_allclose(one[1], other[1], atol=2.0)
         np.testing.assert_array_equal(one[2], other[2])
-        assert np.abs(one[0].astype(int) - other[0]).mean() < 4
+        assert np.abs(one[0].astype(int) - other[0]).mean() < 5
 
 
 def test_mosaics_of_a_batch_decode_each_picture_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +160,39 @@ def test_mosaics_of_a_batch_decode_each_picture_once(tmp_path: Path, monkeypatch
         return read_at_least(path, *arguments, **options)
 
     monkeypatch.setattr("detkit.data.training.read_at_least", counted)
-    first = samples.samples(1, [4, 0, 2], closed=False)
-    assert {path.stem for path in opened} <= {"0", "2", "4"} and len(opened) <= 2 * 3
-    for one, other in zip(first, samples.samples(1, [4, 0, 2], closed=False), strict=True):
-        assert_same(one, other)
+    images, boxes, labels = samples.batch(1, [4, 0, 2], closed=False)
+    assert sorted(path.stem for path in opened) == ["0", "2", "4"]
+    again, more_boxes, more_labels = samples.batch(1, [4, 0, 2], closed=False)
+    assert_same((images, *boxes, *labels), (again, *more_boxes, *more_labels))
+
+
+def test_a_batch_of_kept_pictures_holds_the_samples_of_its_pictures(tmp_path: Path) -> None:
+    samples = training_samples(tmp_path)
+    images, boxes, labels = samples.batch(2, [4, 0, 2], closed=False)
+    for row, index in enumerate([4, 0, 2]):
+        assert_same(samples.sample(2, index, closed=False), (images[row], boxes[row], labels[row]))
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_what_is_seen_of_a_picture_lies_where_its_scale_says(mirrored: bool) -> None:
+    rng = np.random.default_rng(4)
+    nothing = 0
+    for _ in range(500):
+        length, scale, centre = int(rng.integers(1, 400)), float(rng.uniform(0.05, 4)), float(rng.uniform(-100, 200))
+        seen = span(length, scale, centre, inside=(10, 90), mirrored=mirrored)
+        low, high = centre - length * scale / 2, centre + length * scale / 2
+        if seen is None:
+            nothing += 1
+            assert high <= 11 or low >= 89
+            continue
+        assert 0 <= seen.begin < seen.end <= length and 10 <= seen.first < seen.last <= 90
+        ends = sorted((seen.begin * seen.scale + seen.offset, seen.end * seen.scale + seen.offset))
+        np.testing.assert_allclose(ends, (seen.first, seen.last), atol=1e-9)
+        # No further from the exact place than half a source pixel and an output pixel of rounding.
+        middle = np.array([seen.begin, seen.end]) - length / 2
+        exact = sorted(middle * scale * (-1 if mirrored else 1) + centre)
+        np.testing.assert_allclose(exact, ends, atol=scale / 2 + 1.5)
+    assert 20 < nothing < 400
 
 
 def test_samples_are_the_same_in_worker_processes(tmp_path: Path) -> None:

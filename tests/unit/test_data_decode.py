@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from detkit.core.errors import UserError
-from detkit.data.decode import read_at_least, shrink_to
+from detkit.data.decode import jpeg_orientation, read_at_least, shrink_to, start_of_scan
 from detkit.data.images import read_image
 
 
@@ -48,6 +48,23 @@ def test_orientation_is_left_alone_where_labels_were_drawn_unturned(tmp_path: Pa
     path = smooth(tmp_path / "a.jpg", orientation=6)
     assert read_at_least(path, 1000, upright=False).pixels.shape == (141, 203, 3)
     assert read_at_least(path, 1000).pixels.shape == (203, 141, 3)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_metadata_end_where_the_scan_begins(tmp_path: Path, progressive: bool) -> None:
+    picture = Image.open(smooth(tmp_path / "a.png"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "a.jpg", exif=exif, progressive=progressive, comment=b"\xff\xda in a comment")
+    data = (tmp_path / "a.jpg").read_bytes()
+    end = start_of_scan(data)
+    assert data[end : end + 2] == b"\xff\xda" and data.index(b"Exif") < end and data.index(b"in a comment") < end
+    # Fill bytes before a marker, and what only looks like EXIF after the scan.
+    assert jpeg_orientation(data[:2] + b"\xff\xff" + data[2:]) == 6
+    picture.save(tmp_path / "b.jpg", progressive=progressive)
+    plain = (tmp_path / "b.jpg").read_bytes()
+    assert jpeg_orientation(plain + data[2:end]) == 1
+    assert start_of_scan(plain[:40]) == 40
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xd8garbage", b"<html>"])
