@@ -136,7 +136,7 @@ class Peer:
     def __init__(self, python: str, folder: Path, mosaic: float, num: int) -> None:
         command = [python, "-c", ULTRALYTICS, str(folder), str(SIZE_PX), str(mosaic), str(num), str(BATCH)]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=os.environ)
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ)
 
     def __call__(self) -> float:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -156,7 +156,7 @@ def yolo_copy(dataset: Dataset, folder: Path) -> Path:
     for name in ("images", "labels"):
         (folder / name).mkdir(parents=True)
     for image in dataset.images:
-        (folder / "images" / image.path.name).symlink_to(image.path)
+        (folder / "images" / image.path.name).symlink_to(image.path.resolve())
         low, high = image.boxes_xyxy[:, :2], image.boxes_xyxy[:, 2:]
         rows = np.concatenate([(low + high) / 2, high - low], 1) / np.float32([image.width, image.height] * 2)
         lines = [f"{label} " + " ".join(f"{v:.6f}" for v in row) for label, row in zip(image.labels, rows, strict=True)]

@@ -147,14 +147,16 @@ def moved_boxes(
     source: Sample, scale: np.ndarray, offset: np.ndarray, *, window: Window, settings: AugmentSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Boxes after that, clipped to the window, without those too small or too hidden to learn from."""
-    corners = source.boxes_xyxy.reshape(-1, 2, 2) * scale + offset
-    low, high = corners.min(1), corners.max(1)
-    area = (high - low).prod(1)
-    low = np.clip(low, (window.left, window.top), (window.right, window.bottom))
-    high = np.clip(high, (window.left, window.top), (window.right, window.bottom))
-    sides = high - low
-    keep = (sides.min(1) > settings.min_box_px) & (sides.prod(1) >= settings.min_visible * area)
-    return np.concatenate([low, high], 1)[keep].astype(np.float32), source.labels[keep]
+    if not len(source.labels):
+        return np.zeros((0, 4), np.float32), source.labels
+    # A mirrored picture's right sides become left ones.
+    order = [2 if scale[0] < 0 else 0, 3 if scale[1] < 0 else 1, 0 if scale[0] < 0 else 2, 1 if scale[1] < 0 else 3]
+    boxes = source.boxes_xyxy[:, order] * np.concatenate((scale, scale)) + np.concatenate((offset, offset))
+    clipped = np.maximum(boxes, (window.left, window.top) * 2)
+    np.minimum(clipped, (window.right, window.bottom) * 2, out=clipped)
+    sides, whole = clipped[:, 2:] - clipped[:, :2], boxes[:, 2:] - boxes[:, :2]
+    keep = (sides.min(1) > settings.min_box_px) & (sides.prod(1) >= settings.min_visible * whole.prod(1))
+    return clipped[keep].astype(np.float32), source.labels[keep]
 
 
 def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:

@@ -59,7 +59,8 @@ class ImageTable(Sequence[LabelledImage]):
     """Read-only rows over columns named COLUMNS; `rows` picks and orders pictures (all of them where None)."""
 
     def __init__(self, columns: dict[str, np.ndarray], rows: np.ndarray | None = None) -> None:
-        self.columns = columns
+        # Plain views: slicing a memmap itself costs several times as much.
+        self.columns = {name: column.view(np.ndarray) for name, column in columns.items()}
         self.rows = np.arange(len(columns["sizes_wh"])) if rows is None else rows
 
     def __len__(self) -> int:

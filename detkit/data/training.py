@@ -9,14 +9,14 @@ import numpy as np
 from detkit.core.console import say
 from detkit.data.augment import Sample, augmented
 from detkit.data.dataset import Dataset
-from detkit.data.decode import Decoded, read_at_least
+from detkit.data.decode import read_at_least
 from detkit.data.geometry import Geometry
 from detkit.data.images import read_image
 from detkit.data.table import LabelledImage
 from detkit.recipe.schema import AugmentSettings
 
 # Pictures decoded for one batch, by index.
-Pool = dict[int, Decoded]
+Pool = dict[int, Sample]
 Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -68,13 +68,13 @@ class TrainingSamples:
         memory, a mosaic takes its others from `batch`, whose pictures `pool` keeps, so that each is decoded once.
         """
         rng = np.random.default_rng((self._seed, epoch, index))
-        indices, least_zoom = [index], 0.0
+        indices = [index]
+        near = self._settings.mosaic > 0 and not closed and len(batch) > 1 and len(self._cache) < len(self._images)
         if not closed and rng.random() < self._settings.mosaic:
-            near = len(batch) > 1 and len(self._cache) < len(self._images)
             others = rng.integers(0, len(batch) if near else len(self._images), size=3).tolist()
             indices += [batch[i] for i in others] if near else others
-            # Others of the batch may show it larger, and decoding it again costs more than what is spared now.
-            least_zoom = self._settings.scale[1] if near else 0.0
+        # Others of the batch may show it larger, and decoding it again costs more than what is spared now.
+        least_zoom = self._settings.scale[1] if near else 0.0
         result = augmented(
             [partial(self._source, i, least_zoom=least_zoom, pool={} if pool is None else pool) for i in indices],
             self._settings,
@@ -102,20 +102,21 @@ class TrainingSamples:
         return int(np.searchsorted(np.cumsum([p.height * p.width * 3 for p in places]), budget_bytes, side="right"))
 
     def _source(self, index: int, zoom: float, *, least_zoom: float, pool: Pool) -> Sample:
+        if index in pool:
+            return pool[index]
         image = self._images[index]
         real = ~image.crowd
         if index < len(self._cache):
             where = self._geometry.place((image.height, image.width))
             scale = np.array([where.scale_x, where.scale_y] * 2, np.float32)
             return Sample(self._cache[index], image.boxes_xyxy[real] * scale, image.labels[real])
+        self.reading(index)
         wanted_px = max(zoom, least_zoom) * self._geometry.size_px
-        decoded = pool.get(index)
-        if decoded is None or (decoded.scale_xy[0] < 1 and max(decoded.pixels.shape) < wanted_px):
-            self.reading(index)
-            decoded = pool[index] = read_at_least(image.path, wanted_px, upright=image.upright)
+        decoded = read_at_least(image.path, wanted_px, upright=image.upright)
         scale_xy, origin_xy = (np.array(pair * 2, np.float32) for pair in (decoded.scale_xy, decoded.origin_xy))
         fit = self._geometry.size_px / (max(image.height, image.width) * decoded.scale_xy[0])
-        return Sample(decoded.pixels, image.boxes_xyxy[real] * scale_xy + origin_xy, image.labels[real], fit)
+        pool[index] = Sample(decoded.pixels, image.boxes_xyxy[real] * scale_xy + origin_xy, image.labels[real], fit)
+        return pool[index]
 
     def _decoded(self, image: LabelledImage) -> np.ndarray:
         return self._geometry.resized(read_image(image.path, upright=image.upright))
