@@ -181,6 +181,9 @@ def compared(dataset: Dataset, folder: Path, chosen: argparse.Namespace, *, mosa
     peer = Peer(chosen.ultralytics_python, folder, mosaic, num) if chosen.ultralytics_python else None
     if peer is not None:
         sides["Ultralytics"] = peer
+    for side in sides.values():
+        # Memory is first touched and files are first read here.
+        side()
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(chosen.rounds):
         for name, side in sides.items():

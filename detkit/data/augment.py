@@ -57,6 +57,16 @@ class Span:
     offset: float
 
 
+@dataclass(frozen=True)
+class Part:
+    """A source as it was drawn: along both axes, and inside which window."""
+
+    source: Sample
+    x: Span
+    y: Span
+    window: Window
+
+
 def augmented(
     sources: Sequence[Source],
     settings: AugmentSettings,
@@ -77,12 +87,11 @@ def augmented(
         canvas = np.empty((size_px, size_px, 3), np.uint8)
     canvas.fill(pad_value)
     windows = mosaic_windows(size_px, rng) if len(sources) == 4 else [Window(0, 0, size_px, size_px)]
-    parts = [
+    drawn = [
         warped(source, window, canvas, settings=settings, closed=closed, rng=rng)
         for source, window in zip(sources, windows, strict=True)
     ]
-    boxes = np.concatenate([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
-    labels = np.concatenate([part[1] for part in parts]) if len(parts) > 1 else parts[0][1]
+    boxes, labels = moved_boxes([part for part in drawn if part is not None], settings)
     return Sample(recoloured(canvas, settings, rng, out), boxes, labels)
 
 
@@ -100,8 +109,8 @@ def warped(
     settings: AugmentSettings,
     closed: bool,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a flipped, zoomed and shifted source into a window of `canvas`; return its boxes and labels there."""
+) -> Part | None:
+    """Draw a flipped, zoomed and shifted source into a window of `canvas`; None where nothing of it is seen."""
     size_px = canvas.shape[0]
     mosaic = (window.right - window.left, window.bottom - window.top) != (size_px, size_px)
     zoom = float(rng.uniform(*(GENTLE_SCALE if closed else settings.scale)))
@@ -116,12 +125,12 @@ def warped(
     x = span(width, scale, centre_x, inside=(window.left, window.right), mirrored=mirrored_x)
     y = span(height, scale, centre_y, inside=(window.top, window.bottom), mirrored=mirrored_y)
     if x is None or y is None:
-        return np.zeros((0, 4), np.float32), source.labels[:0]
+        return None
     view = canvas[y.first : y.last, x.first : x.last]
     cv2.resize(source.image[y.begin : y.end, x.begin : x.end], view.shape[1::-1], dst=view, interpolation=cv2.INTER_LINEAR)
     if mirrored_x or mirrored_y:
         cv2.flip(view, -1 if mirrored_x and mirrored_y else int(mirrored_x), dst=view)
-    return moved_boxes(source, np.array([x.scale, y.scale]), np.array([x.offset, y.offset]), window=window, settings=settings)
+    return Part(source, x, y, window)
 
 
 def span(length: int, scale: float, centre: float, *, inside: tuple[int, int], mirrored: bool) -> Span | None:
@@ -143,20 +152,23 @@ def span(length: int, scale: float, centre: float, *, inside: tuple[int, int], m
     return Span(begin, end, first, last, gain, first - begin * gain)
 
 
-def moved_boxes(
-    source: Sample, scale: np.ndarray, offset: np.ndarray, *, window: Window, settings: AugmentSettings
-) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes after that, clipped to the window, without those too small or too hidden to learn from."""
-    if not len(source.labels):
-        return np.zeros((0, 4), np.float32), source.labels
+def moved_boxes(parts: Sequence[Part], settings: AugmentSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes and labels of drawn parts, clipped to their windows, without those too small or too hidden to learn from."""
+    if not any(len(part.source.labels) for part in parts):
+        return np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+    boxes = np.concatenate([part.source.boxes_xyxy for part in parts])
+    labels = np.concatenate([part.source.labels for part in parts])
+    rows = [
+        (p.x.scale, p.y.scale, p.x.offset, p.y.offset, p.window.left, p.window.top, p.window.right, p.window.bottom) for p in parts
+    ]
+    places = np.repeat(np.array(rows, float), [len(part.source.labels) for part in parts], axis=0)
+    one, other = (boxes[:, corner] * places[:, :2] + places[:, 2:4] for corner in (slice(0, 2), slice(2, 4)))
     # A mirrored picture's right sides become left ones.
-    order = [2 if scale[0] < 0 else 0, 3 if scale[1] < 0 else 1, 0 if scale[0] < 0 else 2, 1 if scale[1] < 0 else 3]
-    boxes = source.boxes_xyxy[:, order] * np.concatenate((scale, scale)) + np.concatenate((offset, offset))
-    clipped = np.maximum(boxes, (window.left, window.top) * 2)
-    np.minimum(clipped, (window.right, window.bottom) * 2, out=clipped)
-    sides, whole = clipped[:, 2:] - clipped[:, :2], boxes[:, 2:] - boxes[:, :2]
-    keep = (sides.min(1) > settings.min_box_px) & (sides.prod(1) >= settings.min_visible * whole.prod(1))
-    return clipped[keep].astype(np.float32), source.labels[keep]
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    clipped_low, clipped_high = np.maximum(low, places[:, 4:6]), np.minimum(high, places[:, 6:])
+    sides = clipped_high - clipped_low
+    keep = (sides.min(1) > settings.min_box_px) & (sides.prod(1) >= settings.min_visible * (high - low).prod(1))
+    return np.concatenate((clipped_low, clipped_high), 1, dtype=np.float32)[keep], labels[keep]
 
 
 def recoloured(image: np.ndarray, settings: AugmentSettings, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from detkit.data.augment import Sample, Window, augmented, chroma_matrix, moved_boxes, recoloured, span
+from detkit.data.augment import Part, Sample, Span, Window, augmented, chroma_matrix, moved_boxes, recoloured, span
 from detkit.data.dataset import Dataset
 from detkit.data.decode import Decoded, read_at_least
 from detkit.data.geometry import Geometry
@@ -83,7 +83,8 @@ def test_boxes_are_clipped_to_their_window_and_dropped_where_too_little_is_left(
     boxes = np.array([[60, 60, 90, 90], [30, 30, 70, 70], [0, 0, 40, 40]], np.float32)
     source, window = Sample(np.zeros((160, 160, 3), np.uint8), boxes, np.arange(3)), Window(50, 50, 160, 160)
     settings = AugmentSettings(min_visible=min_visible)
-    found, labels = moved_boxes(source, np.ones(2), np.zeros(2), window=window, settings=settings)
+    whole = Span(0, 160, 0, 160, 1.0, 0.0)
+    found, labels = moved_boxes([Part(source, whole, whole, window)], settings)
     assert labels.tolist() == kept
     np.testing.assert_array_equal(found, np.array([[60, 60, 90, 90], [50, 50, 70, 70]])[kept])
 
