@@ -1,6 +1,6 @@
 """Random changes to a training picture: one resampling per source picture, one colour pass, boxes that follow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -29,10 +29,6 @@ class Sample:
     boxes_xyxy: np.ndarray
     labels: np.ndarray
     fit: float = 1.0
-
-
-# Gives a picture and its boxes for a zoom.
-Source = Callable[[float], Sample]
 
 
 @dataclass(frozen=True)
@@ -67,32 +63,53 @@ class Part:
     window: Window
 
 
-def augmented(
-    sources: Sequence[Source],
-    settings: AugmentSettings,
-    size_px: int,
-    *,
-    pad_value: int,
-    closed: bool,
-    rng: np.random.Generator,
-    canvas: np.ndarray | None = None,
-    out: np.ndarray | None = None,
-) -> Sample:
-    """A training picture (size_px, size_px, 3) from one source, or from four in a mosaic.
+@dataclass(frozen=True)
+class Placement:
+    """Where and how a source is to be drawn: zoom 1 fits it into the output, its middle lies at the centre, px."""
 
-    `closed` uses gentle zoom. A source gets the zoom it will be shown at, so that it need not be decoded larger.
-    `canvas` is drawn on, and the picture comes to lie in `out`, where they are given.
+    window: Window
+    zoom: float
+    mirrored_x: bool
+    mirrored_y: bool
+    centre_x: float
+    centre_y: float
+
+
+class Scene:
+    """A training picture in the making, drawn into `canvas` (size_px, size_px, 3) from one source or, in a mosaic, from four.
+
+    All that is random about places is drawn from `rng` before any source is at hand, so that sources may be drawn in any
+    order, and decoded no larger than their zoom needs. `closed` uses gentle zoom.
     """
-    if canvas is None:
-        canvas = np.empty((size_px, size_px, 3), np.uint8)
-    canvas.fill(pad_value)
-    windows = mosaic_windows(size_px, rng) if len(sources) == 4 else [Window(0, 0, size_px, size_px)]
-    drawn = [
-        warped(source, window, canvas, settings=settings, closed=closed, rng=rng)
-        for source, window in zip(sources, windows, strict=True)
-    ]
-    boxes, labels = moved_boxes([part for part in drawn if part is not None], settings)
-    return Sample(recoloured(canvas, settings, rng, out), boxes, labels)
+
+    def __init__(
+        self, canvas: np.ndarray, num_sources: int, settings: AugmentSettings, *, closed: bool, rng: np.random.Generator
+    ) -> None:
+        size_px = canvas.shape[0]
+        windows = mosaic_windows(size_px, rng) if num_sources == 4 else [Window(0, 0, size_px, size_px)]
+        self.placements = [placed(window, settings, size_px, closed=closed, rng=rng) for window in windows]
+        self.num_drawn = 0
+        self._canvas = canvas
+        self._parts: list[Part | None] = [None] * num_sources
+        self._settings = settings
+        self._rng = rng
+
+    @property
+    def complete(self) -> bool:
+        """Whether all sources are drawn."""
+        return self.num_drawn == len(self._parts)
+
+    def draw(self, number: int, source: Sample, *, pad_value: int) -> None:
+        """Draw the source of a placement."""
+        if self.num_drawn == 0:
+            self._canvas.fill(pad_value)
+        self.num_drawn += 1
+        self._parts[number] = drawn(source, self.placements[number], self._canvas)
+
+    def finished(self) -> Sample:
+        """The picture in its colours and what is left of its sources' boxes, once all of them are drawn."""
+        boxes, labels = moved_boxes([part for part in self._parts if part is not None], self._settings)
+        return Sample(recoloured(self._canvas, self._settings, self._rng, self._canvas), boxes, labels)
 
 
 def mosaic_windows(size_px: int, rng: np.random.Generator) -> list[Window]:
@@ -101,17 +118,8 @@ def mosaic_windows(size_px: int, rng: np.random.Generator) -> list[Window]:
     return [Window(0, 0, x, y), Window(x, 0, size_px, y), Window(0, y, x, size_px), Window(x, y, size_px, size_px)]
 
 
-def warped(
-    load: Source,
-    window: Window,
-    canvas: np.ndarray,
-    *,
-    settings: AugmentSettings,
-    closed: bool,
-    rng: np.random.Generator,
-) -> Part | None:
-    """Draw a flipped, zoomed and shifted source into a window of `canvas`; None where nothing of it is seen."""
-    size_px = canvas.shape[0]
+def placed(window: Window, settings: AugmentSettings, size_px: int, *, closed: bool, rng: np.random.Generator) -> Placement:
+    """A random placement; in a mosaic the middle of the source lies in its window."""
     mosaic = (window.right - window.left, window.bottom - window.top) != (size_px, size_px)
     zoom = float(rng.uniform(*(GENTLE_SCALE if closed else settings.scale)))
     mirrored_x, mirrored_y = (rng.random(2) < (settings.flip_horizontal, settings.flip_vertical)).tolist()
@@ -119,17 +127,22 @@ def warped(
         centre_x, centre_y = rng.uniform(window.left, window.right), rng.uniform(window.top, window.bottom)
     else:
         centre_x, centre_y = (size_px * (0.5 + rng.uniform(-settings.translate, settings.translate, size=2))).tolist()
-    source = load(zoom)
+    return Placement(window, zoom, mirrored_x, mirrored_y, centre_x, centre_y)
+
+
+def drawn(source: Sample, place: Placement, canvas: np.ndarray) -> Part | None:
+    """Draw a flipped, zoomed and shifted source into its window of `canvas`; None where nothing of it is seen."""
+    window = place.window
     height, width = source.image.shape[:2]
-    scale = zoom * source.fit
-    x = span(width, scale, centre_x, inside=(window.left, window.right), mirrored=mirrored_x)
-    y = span(height, scale, centre_y, inside=(window.top, window.bottom), mirrored=mirrored_y)
+    scale = place.zoom * source.fit
+    x = span(width, scale, place.centre_x, inside=(window.left, window.right), mirrored=place.mirrored_x)
+    y = span(height, scale, place.centre_y, inside=(window.top, window.bottom), mirrored=place.mirrored_y)
     if x is None or y is None:
         return None
     view = canvas[y.first : y.last, x.first : x.last]
     cv2.resize(source.image[y.begin : y.end, x.begin : x.end], view.shape[1::-1], dst=view, interpolation=cv2.INTER_LINEAR)
-    if mirrored_x or mirrored_y:
-        cv2.flip(view, -1 if mirrored_x and mirrored_y else int(mirrored_x), dst=view)
+    if place.mirrored_x or place.mirrored_y:
+        cv2.flip(view, -1 if place.mirrored_x and place.mirrored_y else int(place.mirrored_x), dst=view)
     return Part(source, x, y, window)
 
 

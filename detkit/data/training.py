@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 
 from detkit.core.console import say
-from detkit.data.augment import Sample, augmented
+from detkit.data.augment import Sample, Scene
 from detkit.data.dataset import Dataset
 from detkit.data.decode import read_at_least
 from detkit.data.geometry import Geometry
@@ -15,8 +14,6 @@ from detkit.data.images import read_image
 from detkit.data.table import LabelledImage
 from detkit.recipe.schema import AugmentSettings
 
-# Pictures decoded for one batch, by index.
-Pool = dict[int, Sample]
 Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -36,7 +33,6 @@ class TrainingSamples:
         self._geometry = geometry
         self._settings = settings
         self._seed = seed
-        self._canvas = np.empty((geometry.size_px, geometry.size_px, 3), np.uint8)
         # Called with the index of each picture before its file is read.
         self.reading: Callable[[int], None] = ignore
         num_cached = self._num_that_fit(cache_mb << 20)
@@ -52,58 +48,52 @@ class TrainingSamples:
         """File name of a picture."""
         return self._images[index].path.name
 
-    def sample(
-        self,
-        epoch: int,
-        index: int,
-        *,
-        closed: bool,
-        batch: Sequence[int] = (),
-        pool: Pool | None = None,
-        out: np.ndarray | None = None,
-    ) -> Drawn:
+    def sample(self, epoch: int, index: int, *, closed: bool) -> Drawn:
         """Picture (S, S, 3) uint8, boxes (N, 4) float32 xyxy, labels (N,) int64 of one augmented sample.
 
-        `closed` means without mosaic and with gentle zoom, as in the last epochs. Where not all pictures are kept in
-        memory, a mosaic takes its others from `batch`, whose pictures `pool` keeps, so that each is decoded once.
+        `closed` means without mosaic and with gentle zoom, as in the last epochs.
         """
-        rng = np.random.default_rng((self._seed, epoch, index))
-        indices = [index]
-        near = self._settings.mosaic > 0 and not closed and len(batch) > 1 and len(self._cache) < len(self._images)
-        if not closed and rng.random() < self._settings.mosaic:
-            others = rng.integers(0, len(batch) if near else len(self._images), size=3).tolist()
-            indices += [batch[i] for i in others] if near else others
-        # Others of the batch may show it larger, and decoding it again costs more than what is spared now.
-        least_zoom = self._settings.scale[1] if near else 0.0
-        result = augmented(
-            [partial(self._source, i, least_zoom=least_zoom, pool={} if pool is None else pool) for i in indices],
-            self._settings,
-            self._geometry.size_px,
-            pad_value=self._geometry.pad_value,
-            closed=closed,
-            rng=rng,
-            canvas=self._canvas,
-            out=out,
-        )
-        return result.image, result.boxes_xyxy, result.labels
+        images, boxes, labels = self.batch(epoch, [index], closed=closed)
+        return images[0], boxes[0], labels[0]
 
     def batch(self, epoch: int, indices: Sequence[int], *, closed: bool) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
-        """Pictures (B, S, S, 3), boxes and labels of one batch; they depend on the seed, the epoch and `indices` alone."""
-        pool: Pool = {}
-        images = np.empty((len(indices), *self._canvas.shape), np.uint8)
-        drawn = [
-            self.sample(epoch, index, closed=closed, batch=indices, pool=pool, out=image)
-            for index, image in zip(indices, images, strict=True)
-        ]
-        return images, [boxes for _, boxes, _ in drawn], [labels for _, _, labels in drawn]
+        """Pictures (B, S, S, 3), boxes and labels of one batch; they depend on the seed, the epoch and `indices` alone.
+
+        Where not all pictures are kept in memory, a mosaic takes its others from the batch, so that each is decoded once,
+        as large as it is shown anywhere, and drawn wherever it is needed while the processor's caches hold it.
+        """
+        size_px = self._geometry.size_px
+        images = np.empty((len(indices), size_px, size_px, 3), np.uint8)
+        uses: dict[int, list[tuple[int, int]]] = {}
+        scenes: list[Scene] = []
+        for row, index in enumerate(indices):
+            rng = np.random.default_rng((self._seed, epoch, index))
+            sources = [index, *self._others(indices, closed=closed, rng=rng)]
+            scenes.append(Scene(images[row], len(sources), self._settings, closed=closed, rng=rng))
+            for number, source in enumerate(sources):
+                uses.setdefault(source, []).append((row, number))
+        done: dict[int, Sample] = {}
+        for index, places in uses.items():
+            source = self._source(index, max(scenes[row].placements[number].zoom for row, number in places))
+            for row, number in places:
+                scenes[row].draw(number, source, pad_value=self._geometry.pad_value)
+                if scenes[row].complete:
+                    done[row] = scenes[row].finished()
+        return images, [done[row].boxes_xyxy for row in range(len(indices))], [done[row].labels for row in range(len(indices))]
+
+    def _others(self, batch: Sequence[int], *, closed: bool, rng: np.random.Generator) -> list[int]:
+        """The other three of a mosaic, or none."""
+        if closed or rng.random() >= self._settings.mosaic:
+            return []
+        near = len(batch) > 1 and len(self._cache) < len(self._images)
+        others = rng.integers(0, len(batch) if near else len(self._images), size=3).tolist()
+        return [batch[i] for i in others] if near else others
 
     def _num_that_fit(self, budget_bytes: int) -> int:
         places = [self._geometry.place((image.height, image.width)) for image in self._images]
         return int(np.searchsorted(np.cumsum([p.height * p.width * 3 for p in places]), budget_bytes, side="right"))
 
-    def _source(self, index: int, zoom: float, *, least_zoom: float, pool: Pool) -> Sample:
-        if index in pool:
-            return pool[index]
+    def _source(self, index: int, zoom: float) -> Sample:
         image = self._images[index]
         real = ~image.crowd
         if index < len(self._cache):
@@ -111,12 +101,10 @@ class TrainingSamples:
             scale = np.array([where.scale_x, where.scale_y] * 2, np.float32)
             return Sample(self._cache[index], image.boxes_xyxy[real] * scale, image.labels[real])
         self.reading(index)
-        wanted_px = max(zoom, least_zoom) * self._geometry.size_px
-        decoded = read_at_least(image.path, wanted_px, upright=image.upright)
+        decoded = read_at_least(image.path, zoom * self._geometry.size_px, upright=image.upright)
         scale_xy, origin_xy = (np.array(pair * 2, np.float32) for pair in (decoded.scale_xy, decoded.origin_xy))
         fit = self._geometry.size_px / (max(image.height, image.width) * decoded.scale_xy[0])
-        pool[index] = Sample(decoded.pixels, image.boxes_xyxy[real] * scale_xy + origin_xy, image.labels[real], fit)
-        return pool[index]
+        return Sample(decoded.pixels, image.boxes_xyxy[real] * scale_xy + origin_xy, image.labels[real], fit)
 
     def _decoded(self, image: LabelledImage) -> np.ndarray:
         return self._geometry.resized(read_image(image.path, upright=image.upright))
