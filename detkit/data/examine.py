@@ -1,8 +1,8 @@
 """Everything `detkit doctor data` says of a data set: faults, copies, balance, sizes."""
 
 import itertools
+import os
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,15 +87,18 @@ def vanishing(parts: dict[str, Index], settings: DataSettings) -> list[Finding]:
 
 def not_listed(parts: dict[str, Index], named: set[str]) -> list[Finding]:
     """Pictures that lie beside listed ones, are in no part, usable or not, and were not `named` already."""
-    listed = {path for index in parts.values() for path in index.listed}
-    folders = sorted({path.parent for path in listed})
-    beside = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
+    listed: dict[Path, set[str]] = defaultdict(set)
+    for index in parts.values():
+        for path in index.listed:
+            listed[path.parent].add(path.name)
     what = "it lies beside listed pictures, and no label file lists it"
-    return [
-        Finding("picture not listed", str(p), what)
-        for p in beside
-        if p.suffix.lower() in SUFFIXES and p not in listed and str(p) not in named
-    ]
+    found = []
+    for folder in sorted(filter(Path.is_dir, listed)):
+        # Names, since a folder may hold a million, nearly all of which are listed.
+        others = sorted({entry.name for entry in os.scandir(folder)} - listed[folder])
+        beside = [folder / name for name in others if Path(name).suffix.lower() in SUFFIXES]
+        found += [Finding("picture not listed", str(path), what) for path in beside if str(path) not in named]
+    return found
 
 
 def copies(parts: dict[str, Index], root: Path, *, guessed: bool) -> list[Finding]:
@@ -105,13 +108,15 @@ def copies(parts: dict[str, Index], root: Path, *, guessed: bool) -> list[Findin
         for path in index.table.paths():
             owners.setdefault(path, name)
     found = listed_twice(parts, guessed=guessed)
-    same = same_content(list(owners))
+    store = VerdictStore(cache_folder() / "pictures", root)
+    looks = {path: store.look(str(path)) for path in owners}
+    same = same_content(looks)
     for first, *others in same:
         for other in others:
             kind = "copy in one part" if owners[first] == owners[other] else "in two parts"
             found.append(Finding(kind, str(other), f"the same content as {first} ({owners[first]})"))
     known = {path for group in same for path in group[1:]}
-    return found + near_copies({path: part for path, part in owners.items() if path not in known}, root)
+    return found + near_copies({path: part for path, part in owners.items() if path not in known}, looks)
 
 
 def listed_twice(parts: dict[str, Index], *, guessed: bool) -> list[Finding]:
@@ -125,11 +130,11 @@ def listed_twice(parts: dict[str, Index], *, guessed: bool) -> list[Finding]:
     return found
 
 
-def same_content(paths: Sequence[Path]) -> list[list[Path]]:
-    """Groups of files with the same content; only files of the same size are read."""
+def same_content(looks: dict[Path, int]) -> list[list[Path]]:
+    """Groups of files with the same content; only files of the same size and look are read."""
     groups: dict[Any, list[Path]] = defaultdict(list)
-    for path in paths:
-        groups[path.stat().st_size].append(path)
+    for path, look in looks.items():
+        groups[path.stat().st_size, look].append(path)
     by_content: dict[Any, list[Path]] = defaultdict(list)
     for group in groups.values():
         for path in group if len(group) > 1 else []:
@@ -137,13 +142,12 @@ def same_content(paths: Sequence[Path]) -> list[list[Path]]:
     return [group for group in by_content.values() if len(group) > 1]
 
 
-def near_copies(owners: dict[Path, str], root: Path) -> list[Finding]:
+def near_copies(owners: dict[Path, str], looks_of: dict[Path, int]) -> list[Finding]:
     """Pictures of different parts whose looks differ in at most NEAR_BITS bits."""
-    store = VerdictStore(cache_folder() / "pictures", root)
     by_part: dict[str, list[Path]] = defaultdict(list)
     for path, part in owners.items():
         by_part[part].append(path)
-    looks = {part: np.array([store.look(str(p)) for p in paths], np.uint64) for part, paths in by_part.items()}
+    looks = {part: np.array([looks_of[p] for p in paths], np.uint64) for part, paths in by_part.items()}
     found = []
     names = list(by_part)
     for number, part in enumerate(names):

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -61,8 +60,7 @@ class VerdictStore:
 
 def plain(verdict: Verdict) -> dict[str, Any]:
     """Fields that differ from their defaults."""
-    values = asdict(verdict)
-    return {name: value for name, value in values.items() if value or name in ("width", "height", "turned")}
+    return {name: value for name, value in vars(verdict).items() if value or name in ("width", "height", "turned")}
 
 
 def restored(values: dict[str, Any]) -> Verdict:
