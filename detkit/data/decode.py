@@ -9,6 +9,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from detkit.data.content import content_of
 from detkit.data.images import read_image
 
 ORIENTATION_TAG = 0x0112
@@ -48,10 +49,8 @@ def read_at_least(path: Path, long_side_px: float, *, upright: bool = True) -> D
     `upright` turns it as its EXIF orientation says. Raises UserError naming the file where it cannot be decoded whole.
     """
     try:
-        # Unbuffered: one call of the system instead of three.
-        with path.open("rb", buffering=0) as file:
-            data = file.readall()
-    except OSError:
+        data = content_of(path)
+    except (OSError, EOFError):
         data = b""
     if data[:2] == b"\xff\xd8":
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from detkit.core.files import sha256_of_file
+from detkit.data.content import num_bytes, opened, sha256_of
 from detkit.data.dataset import load_index, located
 from detkit.data.findings import Finding, errors_of, summary
 from detkit.data.folders import SUFFIXES
@@ -134,11 +134,11 @@ def same_content(looks: dict[Path, int]) -> list[list[Path]]:
     """Groups of files with the same content; only files of the same size and look are read."""
     groups: dict[Any, list[Path]] = defaultdict(list)
     for path, look in looks.items():
-        groups[path.stat().st_size, look].append(path)
+        groups[num_bytes(path), look].append(path)
     by_content: dict[Any, list[Path]] = defaultdict(list)
     for group in groups.values():
         for path in group if len(group) > 1 else []:
-            by_content[sha256_of_file(path)].append(path)
+            by_content[sha256_of(path)].append(path)
     return [group for group in by_content.values() if len(group) > 1]
 
 
@@ -218,7 +218,7 @@ def mask_shares(parts: dict[str, Index], most: int = 200) -> dict[str, dict[str,
 
 def read_mask(path: Path) -> np.ndarray:
     """Class ids (H, W) of a mask that its reader has checked."""
-    with Image.open(path) as picture:
+    with opened(path) as file, Image.open(file) as picture:
         return np.clip(np.asarray(picture), 0, 255).astype(np.uint8)
 
 

@@ -25,6 +25,7 @@ FAULTS = {
     "all crowd": Fault("error", "refuses", "export with iscrowd 0; crowds are never trained on"),
     "pixel units": Fault("error", "refuses", "divide YOLO coordinates by the picture's width and height"),
     "unread label file": Fault("error", "leaves the file out", "mend the file; the finding says where"),
+    "unread shard": Fault("error", "leaves the rest of the shard out", "copy the shard again, as a plain tar file"),
     "label without picture": Fault("warning", "ignores the label file", "add the picture or delete the label file"),
     "picture without label": Fault("note", "uses it as background", "nothing, if it shows no object"),
     "picture not listed": Fault("warning", "ignores the picture", "list it in the label file, or move it away"),

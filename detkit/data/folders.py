@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from detkit.core.errors import UserError
+from detkit.data.content import content_of, num_bytes
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff")
 # Largest label file of one picture; a larger one is something else.
@@ -35,13 +36,13 @@ def part_folder(base: Path, part: str) -> Path:
 def text_of(path: Path) -> str:
     """A small text file, UTF-8 with or without byte order mark. Raises UserError where it is anything else."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UserError(f"{path} has {path.stat().st_size >> 20} MiB, more than a label file of one picture can")
-        text = path.read_bytes().decode("utf-8-sig")
+        if num_bytes(path) > MOST_BYTES:
+            raise UserError(f"{path} has {num_bytes(path) >> 20} MiB, more than a label file of one picture can")
+        text = content_of(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not text in UTF-8: {error}") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if "\0" in text:
         raise UserError(f"{path} is not text: it has NUL bytes")
     return text

@@ -1,5 +1,6 @@
 """Label formats: their readers, how each is recognised, which files decide what it holds, and which parts it has."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from detkit.data.coco import annotation_file, read_coco
 from detkit.data.folders import SUFFIXES, first_few
 from detkit.data.labels import Labels
 from detkit.data.png_masks import read_png_masks
+from detkit.data.shards import part_shards, read_shards
 from detkit.data.voc import read_voc
-from detkit.data.yolo import configuration, read_yolo
+from detkit.data.yolo import CONFIGS, NAME_FILES, configuration, read_yolo
 from detkit.recipe.schema import DataSettings
 
 Reader = Callable[[Path, Sequence[str], DataSettings], Labels]
@@ -22,6 +24,7 @@ READERS: dict[str, Reader] = {
     "cvat": read_cvat,
     "openimages": read_openimages,
     "masks": read_png_masks,
+    "shards": read_shards,
 }
 LABEL_SUFFIXES = (".txt", ".xml", ".json", ".csv", ".yaml", ".yml", ".names")
 USUAL_PARTS = ("train", "val", "valid", "test")
@@ -37,6 +40,8 @@ def found_format(root: Path, settings: DataSettings) -> str:
         return "coco"
     if masks_there(root):
         return "masks"
+    if shards_there(root) and not any((root / name).is_dir() for name in ("images", "labels")):
+        return "shards"
     if not {"names", "nc"}.isdisjoint(configuration(root, settings)) or (root / "labels").is_dir():
         return "yolo"
     if any(starts_with(path, b'"shapes"') for path in jsons[:5]):
@@ -53,9 +58,14 @@ def found_format(root: Path, settings: DataSettings) -> str:
         return "yolo"
     raise UserError(
         f"{base} holds none of: VOC (Annotations/), COCO (*.json), YOLO (labels/, data.yaml), LabelMe (*.json), CVAT "
-        "(annotations.xml), OpenImages (*.csv), masks (masks/, *annot/)",
+        "(annotations.xml), OpenImages (*.csv), masks (masks/, *annot/), shards (*.tar)",
         hint=f"--set data.root=FOLDER, --set data.labels=FOLDER or --set data.format={'|'.join(READERS)}",
     )
+
+
+def shards_there(root: Path) -> list[Path]:
+    """Some tar shards in root or in its folders."""
+    return first_few(path for pattern in ("*.tar", "*/*.tar") for path in root.glob(pattern))
 
 
 def masks_there(root: Path) -> bool:
@@ -87,13 +97,21 @@ def starts_with(path: Path, text: bytes) -> bool:
 
 
 def label_files(root: Path, settings: DataSettings, parts: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """The files whose content, and the pictures whose names, decide what a reader returns."""
+    """The files whose content, and the pictures or shards whose names, decide what a reader returns."""
     if settings.format == "coco":
         return [annotation_file(root, part) for part in parts], []
+    if settings.format == "shards":
+        beside = [root / name for name in (*CONFIGS, *NAME_FILES)]
+        return [path for path in beside if path.is_file()], [shard for part in parts for shard in part_shards(root, part)]
     below = sorted(path for path in root.rglob("*") if path.is_file())
     masks = settings.format == "masks"
     files = [path for path in below if path.suffix.lower() in LABEL_SUFFIXES or (masks and path.suffix.lower() == ".png")]
     return files, [path for path in below if path.suffix.lower() in SUFFIXES]
+
+
+def stem_of(shard: Path) -> str:
+    """What the name of a shard begins with: `train` of `train-000012.tar`."""
+    return re.sub(r"[-_]\d+$", "", shard.stem)
 
 
 def parts_found(root: Path, settings: DataSettings) -> dict[str, tuple[str, ...]]:
@@ -105,6 +123,9 @@ def parts_found(root: Path, settings: DataSettings) -> dict[str, tuple[str, ...]
     if settings.format == "voc" and (root / "ImageSets" / "Main").is_dir():
         names = sorted(path.stem for path in (root / "ImageSets" / "Main").glob("*.txt"))
         chosen = [name for name in USUAL_PARTS if name in names] or [name for name in names if "_" not in name]
+    elif settings.format == "shards":
+        names = {stem_of(path) if path.parent == root else path.parent.name for path in shards_there(root)}
+        chosen = [name for name in USUAL_PARTS if name in names] or sorted(names)
     elif settings.format == "openimages":
         chosen = sorted(path.stem for path in base.glob("*.csv"))
     else:

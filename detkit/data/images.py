@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from detkit.core.errors import UserError
+from detkit.data.content import opened
 
 # Pillow's own modes for 16-bit grey, which convert("RGB") would clip instead of scale.
 WIDE_GREY = ("I;16", "I;16B", "I;16L", "I;16N", "I")
@@ -22,7 +23,7 @@ def read_image(path: Path, *, upright: bool = True) -> np.ndarray:
     `upright` applies the EXIF orientation. Raises UserError naming the file where it cannot be decoded whole.
     """
     try:
-        with Image.open(path) as picture:
+        with opened(path) as file, Image.open(file) as picture:
             return rgb_from_picture(ImageOps.exif_transpose(picture) if upright else picture)
     except UNREADABLE as error:
         raise UserError(f"{path} cannot be read as a picture: {error}", hint="replace the file or drop it") from error
@@ -42,7 +43,7 @@ def rgb_from_picture(picture: Image.Image) -> np.ndarray:
 def oriented_size(path: Path) -> tuple[int, int]:
     """Width and height of a picture after its EXIF orientation, read from the header. Raises UserError if unreadable."""
     try:
-        with Image.open(path) as picture:
+        with opened(path) as file, Image.open(file) as picture:
             width, height = picture.size
             turned = picture.getexif().get(0x0112, 1) >= 5
     except UNREADABLE as error:

@@ -19,6 +19,7 @@ from detkit.core.console import Ticker
 from detkit.core.errors import UserError
 from detkit.core.files import read_json, write_json_atomically
 from detkit.data.check import checked_objects
+from detkit.data.content import span_of
 from detkit.data.findings import Finding
 from detkit.data.labels import Labels
 from detkit.data.masks import mask_faults
@@ -60,7 +61,8 @@ def indexed(
 ) -> Index:
     """The index of `parts`, from the cache where labels, settings and pictures are those that it was made from.
 
-    `files` are the label files, and `pictures` the names, that decide what `read` returns.
+    `files` are the label files, and `pictures` the names (of shards, where the pictures lie in such), that decide what
+    `read` returns.
     """
     folder = cache_folder() / "index" / key_of(root, files, pictures, parts=parts, settings=settings)
     cached = opened(folder, settings)
@@ -101,6 +103,8 @@ def key_of(root: Path, files: list[Path], pictures: list[Path], *, parts: tuple[
     facts |= {name: getattr(settings, name) for name in MATTERS}
     digest = hashlib.sha256(json.dumps(facts).encode())
     digest.update(b"\0".join(os.fsencode(path) for path in pictures))
+    if settings.format == "shards":
+        digest.update(stats([str(path) for path in pictures]).tobytes())
     for path in files:
         digest.update(os.fsencode(path))
         with path.open("rb") as file:
@@ -117,7 +121,9 @@ def opened(folder: Path, settings: DataSettings, *, check_pictures: bool = True)
         return None
     if {name: list(column.shape) for name, column in columns.items()} != meta["shapes"]:
         return None
-    if check_pictures and settings.verify != "off" and not np.array_equal(stats(listed_paths(columns)), columns["listed_stat"]):
+    # Size and change of every shard are in the name of the folder.
+    compared = check_pictures and settings.verify != "off" and settings.format != "shards"
+    if compared and not np.array_equal(stats(list(map(os.fsdecode, listed_paths(columns)))), columns["listed_stat"]):
         return None
     return Index(
         ImageTable({name: columns[name] for name in COLUMNS}),
@@ -149,15 +155,22 @@ def path_column(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(joined.encode(), np.uint8), starts
 
 
-def stats(paths: Sequence[str | bytes]) -> np.ndarray:
-    """Size in bytes and instant of the last change in ns, (N, 2); -1 where there is no file."""
+def stats(paths: Sequence[str]) -> np.ndarray:
+    """Size in bytes and instant of the last change in ns, (N, 2), of the shard for members; -1 where there is no file."""
     found = np.full((len(paths), 2), -1, np.int64)
+    shards: dict[str, int] = {}
     for row, path in enumerate(paths):
+        span = span_of(path)
         try:
-            stat = os.stat(path)  # noqa: PTH116  hundreds of thousands of Path objects would cost more than the calls
+            if span is None:
+                stat = os.stat(path)  # noqa: PTH116  hundreds of thousands of Path objects would cost more than the calls
+                found[row] = stat.st_size, stat.st_mtime_ns
+                continue
+            if span[0] not in shards:
+                shards[span[0]] = Path(span[0]).stat().st_mtime_ns
         except OSError:
             continue
-        found[row] = stat.st_size, stat.st_mtime_ns
+        found[row] = span[2], shards[span[0]]
     return found
 
 

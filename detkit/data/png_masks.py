@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from detkit.core.errors import UserError
+from detkit.data.content import opened
 from detkit.data.folders import pictures_below
 from detkit.data.images import UNREADABLE
 from detkit.data.labels import Labels
@@ -76,15 +77,15 @@ def checked_mask(
 ) -> tuple[tuple[int, int], set[int]] | None:
     """Size and class ids of a mask, or None after naming why it cannot be used. Without `known`, every id is a class."""
     try:
-        with Image.open(mask) as opened, Image.open(picture) as shown:
-            if opened.mode not in ("L", "P", "I;16", "I", "1"):
-                labels.found("wrong mask", str(mask), f"mode {opened.mode}; a mask has one channel of class ids")
+        with opened(mask) as file, opened(picture) as beside, Image.open(file) as found, Image.open(beside) as shown:
+            if found.mode not in ("L", "P", "I;16", "I", "1"):
+                labels.found("wrong mask", str(mask), f"mode {found.mode}; a mask has one channel of class ids")
                 return None
-            if opened.size != shown.size:
-                what = f"{opened.size[0]}x{opened.size[1]} px, its picture has {shown.size[0]}x{shown.size[1]} px"
+            if found.size != shown.size:
+                what = f"{found.size[0]}x{found.size[1]} px, its picture has {shown.size[0]}x{shown.size[1]} px"
                 labels.found("wrong mask", str(mask), what)
                 return None
-            size, ids = opened.size, {int(value) for value in np.unique(np.asarray(opened))}
+            size, ids = found.size, {int(value) for value in np.unique(np.asarray(found))}
     except (*UNREADABLE, Image.DecompressionBombError) as error:
         labels.found("wrong mask", str(mask), f"it or its picture cannot be read: {error}")
         return None

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import stat
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -16,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from detkit.core.console import say
+from detkit.data.content import is_regular, opened
 from detkit.data.findings import Finding
 from detkit.data.images import ALPHA, UNREADABLE, WIDE_GREY
 
@@ -55,10 +55,9 @@ def verdict_of(path: Path, *, decode: bool = True) -> Verdict:
     """Look at one picture: its header, and with `decode` every row of it, at an eighth of the size where JPEG allows."""
     look = 0
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            # A device or a pipe might never end.
+        if not is_regular(path):
             return Verdict(0, 0, False, "not a regular file")
-        with Image.open(path) as picture:
+        with opened(path) as file, Image.open(file) as picture:
             width, height = picture.size
             turned = picture.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
             remarks = remarks_on(picture, path)

@@ -8,6 +8,7 @@ from xml.etree.ElementTree import ParseError
 from defusedxml import DefusedXmlException, ElementTree
 
 from detkit.core.errors import UserError
+from detkit.data.content import is_there, opened
 from detkit.data.folders import part_folder, pictures_by_stem
 from detkit.data.labels import Labels
 from detkit.data.paths import below
@@ -71,7 +72,7 @@ def listed(path: Path) -> list[str]:
     return [row[0] for row in rows if len(row) == 1 or row[1] != "-1"]
 
 
-def add_annotation(path: Path, picture: Path, image_id: int, *, labels: Labels) -> None:
+def add_annotation(path: Path, picture: Path, image_id: int | str, *, labels: Labels) -> None:
     """Append one picture with the objects of its XML file; a file that cannot be read leaves its picture out."""
     file = labels.add_file(path)
     try:
@@ -99,13 +100,14 @@ def add_annotation(path: Path, picture: Path, image_id: int, *, labels: Labels) 
 
 def parsed_xml(path: Path) -> Any:
     """The root element of an XML file. Raises UserError saying why it cannot be read; entities are not expanded."""
-    if not path.is_file():
+    if not is_there(path):
         raise UserError(f"no annotation {path}", hint="every listed picture needs its XML file")
     try:
-        return ElementTree.parse(path).getroot()
+        with opened(path) as file:
+            return ElementTree.parse(file).getroot()
     except DefusedXmlException as error:
         raise UserError(f"{path} declares entities, which labels never need: {error}") from error
-    except (ParseError, ValueError, LookupError, RecursionError) as error:
+    except (ParseError, ValueError, LookupError, RecursionError, EOFError) as error:
         raise UserError(f"{path} is not XML: {error}") from error
 
 

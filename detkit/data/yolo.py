@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from detkit.core.errors import UserError
+from detkit.data.content import is_there
 from detkit.data.folders import pictures_below, text_of
 from detkit.data.images import oriented_size
 from detkit.data.labels import Labels
@@ -56,7 +57,7 @@ def read_yolo(root: Path, parts: Sequence[str], settings: DataSettings) -> Label
         first = label_path(Path(labels.paths[0]), root, parts[0], settings)
         labels.found("no labels", str(root), f"none of {len(labels.paths)} pictures has a label file; the first would be {first}")
         labels.findings = [finding for finding in labels.findings if finding.kind != "picture without label"]
-    add_classes(labels, config, root / settings.labels, lines)
+    add_classes(labels, config, root / settings.labels, {label for _, label, *_ in lines.rows})
     add_objects(labels, lines)
     return labels
 
@@ -138,7 +139,7 @@ def label_path(picture: Path, root: Path, part: str, settings: DataSettings) -> 
 def add_picture(path: Path, picture: Path, *, labels: Labels, lines: Lines) -> bool:
     """Append a picture and the lines of its label file; whether there is one."""
     image = labels.add_image(picture, len(labels.paths) + 1)
-    if not path.is_file():
+    if not is_there(path):
         labels.found("picture without label", str(picture), f"there is no {path}")
         return False
     file = labels.add_file(path)
@@ -187,8 +188,8 @@ def parsed(line: str, place: str, labels: Labels) -> tuple[int, list[float]] | N
     return None
 
 
-def add_classes(labels: Labels, config: dict[str, Any], root: Path, lines: Lines) -> None:
-    """Class names by number."""
+def add_classes(labels: Labels, config: dict[str, Any], root: Path, used: set[int]) -> None:
+    """Class names by number: those of data.yaml or of a list in `root`, else the numbers up to the largest that is `used`."""
     names = config.get("names", config.get("classes"))
     if isinstance(names, dict):
         labels.categories = {int(key): str(name) for key, name in names.items() if str(key).isdigit() and len(str(key)) < 10}
@@ -200,7 +201,6 @@ def add_classes(labels: Labels, config: dict[str, Any], root: Path, lines: Lines
             rows = [line.strip() for line in text_of(path).splitlines() if line.strip()]
             labels.categories = dict(enumerate(rows))
         else:
-            used = {label for _, label, _, _, _ in lines.rows}
             count = config["nc"] if isinstance(config.get("nc"), int) else max(used, default=-1) + 1
             labels.categories = {number: str(number) for number in range(min(count, 100_000))}
     declared = config.get("nc")

@@ -8,7 +8,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Rgb = tuple[float, float, float]
 Block = Literal["dbb", "repvgg", "qarepvgg", "orepa", "plain"]
 Precision = Literal["fp32", "fp16", "bf16"]
-DataFormat = Literal["auto", "coco", "voc", "yolo", "labelme", "cvat", "openimages", "masks", "scenes"]
+DataFormat = Literal["auto", "coco", "voc", "yolo", "labelme", "cvat", "openimages", "masks", "shards", "scenes"]
 Target = Literal["auto", "onnxruntime", "openvino", "rtx", "tensorrt"]
 
 
@@ -62,7 +62,9 @@ class DataSettings(Section):
     )
     val: tuple[str, ...] = Field(default=("val",), description="Parts that are scored: VOC list names or COCO annotation files.")
     images: str = Field(default="", description="Folder of the pictures below root; empty means the format's usual place.")
-    labels: str = Field(default="", description="Folder of the label files below root; empty means the format's usual place.")
+    labels: str = Field(
+        default="", description="Folder of the label files below root, or the extension of labels in shards; empty means as usual."
+    )
     ignore_ids: tuple[int, ...] = Field(default=(), description="Pixel values of semantic masks that belong to no class, beside 255.")
     classes: tuple[str, ...] = Field(default=(), description="Class names in label order; empty means as found, sorted by id or name.")
     image_size_px: int = Field(default=320, ge=32, le=4096, multiple_of=32, description="Side of the square network input, px.")
