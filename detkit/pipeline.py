@@ -120,8 +120,13 @@ def eval_stage(recipe: Recipe, artifact: str) -> Stage:
     """Scores of one artifact on the validation pictures."""
 
     def function(work: Work) -> dict[str, Any]:
+        from detkit.data.dataset import load_dataset
+        from detkit.deploy.evaluate import details
+
         scores = evaluated(work, artifact)
-        write_json_atomically(work.folder / "detections.json", scores.pop("results"))
+        results = scores.pop("results")
+        write_json_atomically(work.folder / "detections.json", results)
+        write_json_atomically(work.folder / "details.json", details(load_dataset(work.recipe.data, "val"), results))
         write_json_atomically(work.folder / "accuracy.json", scores)
         return scores
 
@@ -130,7 +135,7 @@ def eval_stage(recipe: Recipe, artifact: str) -> Stage:
     else:
         names = (*ARTIFACTS[artifact.split("-")[0]], "contract.json")
         inputs = tuple(f"compile/{artifact}/{name}" for name in names)
-    return Stage("eval", f"eval/{artifact}", 1, function, params=("data",), inputs=inputs)
+    return Stage("eval", f"eval/{artifact}", 2, function, params=("data",), inputs=inputs)
 
 
 def evaluated(work: Work, artifact: str) -> dict[str, Any]:

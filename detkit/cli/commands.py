@@ -22,6 +22,7 @@ from detkit.cli.results import (
     eval_lines,
     export_lines,
     fuse_lines,
+    score_lines,
     show_lines,
     status_lines,
     train_lines,
@@ -197,6 +198,30 @@ def eval_command(
     with opened.lock():
         scores = pipeline.evaluate(opened, run_recipe(opened, changes or []), artifact, force=force)
     printed({"run": str(opened.path), "scores": scores}, as_json=as_json, lines=eval_lines(scores))
+
+
+@app.command()
+def score(
+    predictions: Annotated[Path, typer.Argument(help="JSON of COCO result rows, or a folder of PNG masks named as the pictures.")],
+    labels: Annotated[Path, typer.Argument(help="Recipe, run or folder of the labels.")],
+    part: Annotated[str, typer.Option("--part", help="train or val.")] = "val",
+    changes: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score predictions that any program made against labels of any format that detkit reads.
+
+    Boxes and masks by COCO's rules to pycocotools' last digit; semantic masks by IoU and Dice.
+    Example: detkit score found.json recipes/bccd.yaml --set data.root=BCCD
+    """
+    from detkit.cli.doctor import data_settings
+    from detkit.data.dataset import load_dataset
+    from detkit.deploy.score import scored
+
+    if part not in ("train", "val"):
+        raise UserError(f"there is no part {part!r}", hint="--part train or --part val")
+    settings, _ = data_settings(labels, changes or [])
+    values = scored(predictions, load_dataset(settings, part), settings.ignore_ids)
+    printed(values, as_json=as_json, lines=score_lines(values))
 
 
 @app.command()

@@ -82,6 +82,28 @@ def eval_lines(scores: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
+def score_lines(values: dict[str, Any]) -> list[str]:
+    """Scores of predictions, then those of each class."""
+    if values["kind"] == "semantic":
+        absent = f"; left out, for they are nowhere: {', '.join(values['absent'])}" if values["absent"] else ""
+        per_class = values["per_class_iou"], values["per_class_dice"]
+        head = (
+            f"mIoU {values['miou']:.4f}, mean Dice {values['dice']:.4f}, pixel accuracy {values['pixel_accuracy']:.4f} "
+            f"over {values['num_images']} pictures{absent}"
+        )
+        titles = ("IoU", "Dice")
+    else:
+        per_class, titles = (values["per_class"], values["per_class_ar"]), ("AP", "AR")
+        names = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large", "ar_100")
+        head = f"{values['kind']}: " + ", ".join(f"{name.upper()} {values[name]:.4f}" for name in names)
+    width = max((len(name) for name in per_class[0]), default=0)
+    rows = [
+        f"  {name:{width}}  " + "  ".join(f"{title} {one[name]:.4f}" for title, one in zip(titles, per_class, strict=True))
+        for name in per_class[0]
+    ]
+    return [head, *rows]
+
+
 def status_lines(rows: list[dict[str, Any]]) -> list[str]:
     width = max(len(row["folder"]) for row in rows)
     return [f"{row['folder']:{width}}  {row['state']}{': ' * bool(row['why'])}{'; '.join(row['why'])}" for row in rows]

@@ -1,6 +1,7 @@
 """COCO scores of an artifact on the validation pictures, through the same geometry that training used."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,11 @@ from detkit.data.images import read_image
 from detkit.data.table import LabelledImage
 from detkit.deploy.contract import Contract
 from detkit.deploy.runners import Runner
-from detkit.metrics.coco import evaluate_boxes
+from detkit.metrics.coco import evaluate_boxes, precision_recall
+from detkit.metrics.confusion import DetectionConfusion
+
+# Detections below this score are not counted in the confusion matrix.
+CONFUSION_SCORE = 0.25
 
 
 def evaluate_runner(runner: Runner, contract: Contract, dataset: Dataset) -> dict[str, Any]:
@@ -25,6 +30,28 @@ def evaluate_runner(runner: Runner, contract: Contract, dataset: Dataset) -> dic
     ]
     scores = evaluate_boxes(coco_ground_truth(dataset), results)
     return scores | {"num_images": len(dataset.images), "wall_s": time.perf_counter() - began, "results": results}
+
+
+def details(dataset: Dataset, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Precision-recall curves at an IoU of 0.5 and the confusion matrix of results rows, as plain values.
+
+    `counts` (C + 1, C + 1) has rows truth and columns detections of at least `score`; the last of both is background.
+    """
+    curves = precision_recall(coco_ground_truth(dataset), results, "bbox")
+    confusion = DetectionConfusion(len(dataset.classes), score=CONFUSION_SCORE)
+    number = {category: label for label, category in enumerate(dataset.category_ids)}
+    by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for row in results:
+        by_image[row["image_id"]].append(row)
+    for image in dataset.images:
+        rows = by_image[image.image_id]
+        boxes = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        scores = np.array([row["score"] for row in rows], np.float64)
+        labels = np.array([number[row["category_id"]] for row in rows], np.int64)
+        confusion.add(image.boxes_xyxy, image.labels, boxes, scores, labels, crowd=image.crowd)
+    counts = confusion.counts.tolist()
+    return {"precision_recall": curves, "confusion": {"score": CONFUSION_SCORE, "classes": list(dataset.classes), "counts": counts}}
 
 
 def detected(runner: Runner, contract: Contract, images: Sequence[LabelledImage]) -> Iterator[tuple[LabelledImage, Detections]]:

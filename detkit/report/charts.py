@@ -6,8 +6,8 @@ from html import escape
 WIDTH, HEIGHT, MARGIN = 420, 200, 38
 
 
-def line_chart(title: str, series: dict[str, Sequence[tuple[float, float]]]) -> str:
-    """Lines over epochs; series without points are left out. Empty text where none has two points."""
+def line_chart(title: str, series: dict[str, Sequence[tuple[float, float]]], *, x_name: str = "epoch") -> str:
+    """Lines over `x_name`; series without points are left out. Empty text where none has two points."""
     drawn = {name: points for name, points in series.items() if len(points) > 1}
     if not drawn:
         return ""
@@ -27,7 +27,7 @@ def line_chart(title: str, series: dict[str, Sequence[tuple[float, float]]]) -> 
         left = MARGIN + index * 110
         parts.append(f'<rect class="f{index}" x="{left}" y="{HEIGHT - 12}" width="9" height="9"/>')
         parts.append(f'<text x="{left + 13}" y="{HEIGHT - 4}">{escape(name)}</text>')
-    parts.append(f'<text x="{WIDTH - 8}" y="{HEIGHT - 22}" text-anchor="end">epoch {max(xs):g}</text></svg>')
+    parts.append(f'<text x="{WIDTH - 8}" y="{HEIGHT - 22}" text-anchor="end">{escape(x_name)} {max(xs):g}</text></svg>')
     return f"<figure><figcaption>{escape(title)}</figcaption>{''.join(parts)}</figure>"
 
 

@@ -23,6 +23,7 @@ class Facts:
     latency: dict[str, dict[str, Any]]
     metrics: list[dict[str, Any]]
     card: dict[str, Any]
+    details: dict[str, dict[str, Any]]
 
 
 def collected(run: Run) -> Facts:
@@ -40,6 +41,7 @@ def collected(run: Run) -> Facts:
         latency=latency,
         metrics=rows(run.folder("train/metrics.jsonl")),
         card=read_json(card) if card.is_file() else {},
+        details={name: read_json(path) for name in ordered(scores) if (path := run.folder(f"eval/{name}/details.json")).is_file()},
     )
 
 

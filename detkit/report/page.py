@@ -15,6 +15,9 @@ from detkit.report.style import STYLE
 
 NUM_PICTURES = 6
 THRESHOLD = 0.3
+# Lines in the chart of precision, and classes of a matrix that is shown whole.
+MOST_CURVES = 3
+MOST_CLASSES = 15
 STAGE_NAMES = {
     "train": "EMA model (torch)",
     "fuse": "fused model (torch)",
@@ -32,6 +35,7 @@ def write_report(run: Run) -> Path:
         header(facts),
         section("Lineage", lineage(facts)),
         section("Accuracy at every stage", accuracy(facts)),
+        section("Where it errs", errors(facts)),
         section("Speed", speed(facts)),
         section("Training", curves(facts)),
         section("Pictures", pictures(facts)),
@@ -143,9 +147,44 @@ def accuracy(facts: Facts) -> str:
         ]
         for name, row in facts.scores.items()
     ]
-    classes = next(reversed(facts.scores.values()))["per_class"]
-    by_class = table(["class", "AP"], [[escape(k), f"{v:.4f}" if v >= 0 else "no object"] for k, v in classes.items()])
+    last = next(reversed(facts.scores.values()))
+    pairs = [(name, ap, last["per_class_ar"][name]) for name, ap in last["per_class"].items()]
+    shown = [[escape(name), *(f"{v:.4f}" if v >= 0 else "no object" for v in values)] for name, *values in pairs]
+    by_class = table(["class", "AP", "AR"], shown)
     return table(["artifact", "AP", "difference", "AP50", "AP75", "AR"], rows) + by_class
+
+
+def errors(facts: Facts) -> str:
+    """Precision-recall curves and the confusion matrix of the last artifact that was scored."""
+    if not facts.details:
+        return missing("precision, recall and confusion", "detkit eval")
+    name, details = next(reversed(facts.details.items()))
+    curves, confusion = details["precision_recall"], details["confusion"]
+    lowest = sorted(curves["precision"].items(), key=lambda item: sum(item[1]))
+    if len(lowest) > MOST_CURVES:
+        mean = [sum(values) / len(lowest) for values in zip(*curves["precision"].values(), strict=True)]
+        lowest = [("mean of classes", mean), *lowest[: MOST_CURVES - 1]]
+    series = {label: list(zip(curves["recall"], values, strict=True)) for label, values in lowest}
+    chart = line_chart("precision at IoU 0.5, the lowest classes", series, x_name="recall")
+    said = (
+        f"Of {STAGE_NAMES.get(name, name)}. Rows are what was labelled, columns what was found with scores of at least "
+        f"{confusion['score']:g} and an IoU of at least 0.5."
+    )
+    return f'<div class="charts">{chart}</div><p>{escape(said)}</p>{confusion_table(confusion["classes"], confusion["counts"])}'
+
+
+def confusion_table(classes: list[str], counts: list[list[int]]) -> str:
+    """The whole matrix of a few classes, the most frequent confusions of many."""
+    names = [*classes, "background"]
+    if len(classes) <= MOST_CLASSES:
+        rows = [
+            [escape(name), *(f"<b>{n}</b>" if i == j else str(n) for j, n in enumerate(row))]
+            for i, (name, row) in enumerate(zip(names, counts, strict=True))
+        ]
+        return table(["labelled \\ found", *names], rows)
+    cells = [(n, names[i], names[j]) for i, row in enumerate(counts) for j, n in enumerate(row) if i != j and n]
+    frequent = sorted(cells, key=lambda cell: -cell[0])[:MOST_CLASSES]
+    return table(["labelled", "found", "times"], [[escape(a), escape(b), str(n)] for n, a, b in frequent])
 
 
 def speed(facts: Facts) -> str:
