@@ -146,6 +146,17 @@ def test_report_is_one_page_that_needs_no_network(run_copy: Path) -> None:
     assert page.count("data:image/jpeg;base64,") == 12
     assert "not measured" in page and "detkit bench" in page
     assert "simplified ONNX" in page and "float64" in page
+    assert "precision at IoU 0.5" in page and "<td>background</td>" in page
+
+
+def test_curves_and_confusion_of_an_artifact_agree_with_its_scores(run_copy: Path) -> None:
+    detkit("eval", "run", "--artifact", "onnx", cwd=run_copy.parent)
+    scores, details = (json.loads((run_copy / f"eval/onnx/{name}.json").read_text()) for name in ("accuracy", "details"))
+    precision = details["precision_recall"]["precision"]
+    assert scores["ap50"] == pytest.approx(np.mean([np.mean(curve) for curve in precision.values()]), abs=1e-12)
+    counts = np.array(details["confusion"]["counts"])
+    assert counts[:-1].sum() > 0
+    assert len(details["confusion"]["classes"]) == len(counts) - 1
 
 
 def test_status_names_what_is_stale_and_why(run_copy: Path) -> None:

@@ -6,6 +6,7 @@ import random
 import resource
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -83,7 +84,7 @@ HOSTILE = [
 def write_data(root: Path) -> dict[str, tuple[DataSettings, list[Path]]]:
     """A small data set a format: its settings and the files that are broken in it."""
     made = {}
-    for name in ("coco", "voc", "yolo", "labelme", "cvat", "openimages", "masks"):
+    for name in ("coco", "voc", "yolo", "labelme", "cvat", "openimages", "masks", "shards"):
         folder = root / name
         for part in ("train", "images/train", "Annotations", "labels/train", "masks/train", "ImageSets/Main"):
             (folder / part).mkdir(parents=True)
@@ -105,6 +106,7 @@ def write_data(root: Path) -> dict[str, tuple[DataSettings, list[Path]]]:
             "cvat": {"annotations.xml": CVAT},
             "openimages": {"train.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf\na,cat,0.1,0.5,0.1,0.5,0\n"},
             "masks": {"data.yaml": "names: [sky, road]\n"},
+            "shards": {"data.yaml": "names: {1: cat, 5: dog}\n"},
         }[name]
         for path, text in files.items():
             (folder / path).write_text(text)
@@ -113,9 +115,23 @@ def write_data(root: Path) -> dict[str, tuple[DataSettings, list[Path]]]:
             for stem in "ab":
                 Image.fromarray(noise[..., 0] % 2).save(folder / f"masks/train/{stem}.png")
             targets.append(folder / "masks/train/a.png")
+        if name == "shards":
+            targets.append(write_shards(folder, pictures))
         part = "." if name in ("labelme", "cvat") else "train"
         made[name] = (DataSettings(root=str(folder), format=name, train=(part,), val=(part,)), targets)  # type: ignore[arg-type]
     return made
+
+
+def write_shards(folder: Path, pictures: Path) -> Path:
+    """Shards of the two pictures with COCO's and LabelMe's labels; the path of the one that is broken."""
+    (folder / "a.json").write_text(json.dumps(COCO))
+    (folder / "b.json").write_text(json.dumps(LABELME))
+    (folder / "train").rmdir()
+    for number in range(2):
+        with tarfile.open(folder / f"train-{number}.tar", "w") as archive:
+            for path in (pictures / "a.png", folder / "a.json", pictures / "b.jpg", folder / "b.json"):
+                archive.add(path, f"{number}/{path.name}")
+    return folder / "train-1.tar"
 
 
 def broken(content: bytes, rng: random.Random) -> bytes:
