@@ -137,6 +137,9 @@ class TrainSettings(Section):
     clip_norm: float = Field(default=10.0, ge=0, description="Largest gradient norm; 0 turns clipping off.")
     eval_every_epochs: int = Field(default=10, ge=1, description="Epochs between validations; the last epoch is always scored.")
     checkpoint_every_epochs: int = Field(default=1, ge=1, description="Epochs between writes of last.ckpt.")
+    checkpoint_every_iterations: int = Field(
+        default=1000, ge=0, description="Optimizer steps between writes of last.ckpt within long epochs; 0 for none."
+    )
     seed: int = Field(default=0, ge=0, description="Seed of weights, order and augmentation.")
     probe_images: int = Field(default=8, ge=1, le=256, description="Validation pictures kept in probe.npz for the parity gates.")
 

@@ -18,12 +18,16 @@ LAST = "last.ckpt"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands: the next epoch to run, optimizer steps taken, seconds spent, best AP so far."""
+    """Where a training stands: epochs finished, optimizer steps taken, seconds spent, best AP so far.
+
+    `losses` are the sums of the losses over the steps of the epoch that is running.
+    """
 
     epoch: int = 0
     iteration: int = 0
     elapsed_s: float = 0.0
     best_ap: float = -1.0
+    losses: tuple[float, ...] = (0.0, 0.0, 0.0)
 
 
 def save_checkpoint(

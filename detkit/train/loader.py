@@ -44,6 +44,8 @@ class EpochOrder(Sampler[int]):
         self.world_size = world_size
         self.seed = seed
         self.epoch = 0
+        # Pictures of this rank's share that were trained on before.
+        self.done = 0
         self.num_steps = max(1, num_samples // batch)
 
     def __len__(self) -> int:
@@ -52,7 +54,7 @@ class EpochOrder(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = np.random.default_rng((self.seed, self.epoch)).permutation(self.num_samples)
         order = np.resize(order, self.num_steps * self.batch)
-        return iter(order[self.rank :: self.world_size].tolist())
+        return iter(order[self.rank :: self.world_size][self.done :].tolist())
 
 
 class EpochSamples(Dataset[Batch]):
@@ -96,6 +98,7 @@ class TrainLoader:
     def __init__(self, samples: TrainingSamples, *, micro_batch: int, order: EpochOrder, num_workers: int) -> None:
         self._samples = EpochSamples(samples, num_workers=num_workers)
         self._order = order
+        self._micro_batch = micro_batch
         self._loader = DataLoader(
             self._samples,
             batch_size=micro_batch,
@@ -114,12 +117,12 @@ class TrainLoader:
         """File name of a picture of the training set."""
         return self._samples.samples.name_of(index)
 
-    def epoch(self, epoch: int, *, closed: bool) -> Iterator[Batch]:
-        """Batches of `epoch`; `closed` turns mosaic and strong zoom off.
+    def epoch(self, epoch: int, *, closed: bool, first: int = 0) -> Iterator[Batch]:
+        """Batches of `epoch` from its micro-batch `first` on; `closed` turns mosaic and strong zoom off.
 
         Raises UserError naming the picture that cannot be read, or those that workers were at when one died.
         """
-        self._order.epoch = epoch
+        self._order.epoch, self._order.done = epoch, first * self._micro_batch
         self._samples.epoch = epoch
         self._samples.closed = closed
         try:

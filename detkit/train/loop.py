@@ -63,11 +63,13 @@ def train(trainee: Trainee, course: Course) -> dict[str, Any]:
     scores: dict[str, Any] = {}
 
     for epoch in range(trainee.progress.epoch, settings.epochs):
-        began = time.perf_counter()
+        began = saved = time.perf_counter()
         wrapped.train()
         closed = epoch >= settings.epochs - course.recipe.data.augment.close_last_epochs
-        sums = torch.zeros(3)
-        for micro_batches in grouped(course.loader.epoch(epoch, closed=closed), course.num_accumulated):
+        sums = torch.tensor(trainee.progress.losses)
+        done = trainee.progress.iteration - epoch * steps_per_epoch
+        batches = course.loader.epoch(epoch, closed=closed, first=done * course.num_accumulated)
+        for micro_batches in grouped(batches, course.num_accumulated):
             lr = set_lr(trainee.optimizer, settings, trainee.progress.iteration, num_iterations)
             for batch in micro_batches:
                 losses = forward(wrapped, batch, centres_A2, course=course)
@@ -77,10 +79,14 @@ def train(trainee: Trainee, course: Course) -> dict[str, Any]:
             step(trainee, clip_norm=settings.clip_norm)
             trainee.progress = replace(trainee.progress, iteration=trainee.progress.iteration + 1)
             ticker.update(trainee.progress.iteration, f"epoch {epoch + 1}/{settings.epochs}  lr {lr:.2e}")
-        trainee.progress = replace(
-            trainee.progress, epoch=epoch + 1, elapsed_s=trainee.progress.elapsed_s + time.perf_counter() - began
-        )
-        row = epoch_row(epoch, sums / steps_per_epoch, lr, began, steps_per_epoch * settings.batch)
+            if is_due(trainee.progress.iteration, settings, steps_per_epoch):
+                saved = add_time(trainee, saved)
+                trainee.progress = replace(trainee.progress, losses=tuple(sums.tolist()))
+                if course.place.is_first:
+                    save(trainee, course.folder)
+        add_time(trainee, saved)
+        trainee.progress = replace(trainee.progress, epoch=epoch + 1, losses=(0.0, 0.0, 0.0))
+        row = epoch_row(epoch, sums / steps_per_epoch, lr, began, (steps_per_epoch - done) * settings.batch)
         last = epoch + 1 == settings.epochs
         if last or (epoch + 1) % settings.eval_every_epochs == 0:
             scores = evaluate(trainee, course) or {}
@@ -92,6 +98,19 @@ def train(trainee: Trainee, course: Course) -> dict[str, Any]:
                 save(trainee, course.folder)
     ticker.close()
     return scores
+
+
+def is_due(iteration: int, settings: TrainSettings, steps_per_epoch: int) -> bool:
+    """Whether a checkpoint is due within an epoch; at its end there is another rule."""
+    every = settings.checkpoint_every_iterations
+    return bool(every) and iteration % every == 0 and iteration % steps_per_epoch != 0
+
+
+def add_time(trainee: Trainee, since: float) -> float:
+    """Count the seconds since an instant as spent; returns the instant of now."""
+    now = time.perf_counter()
+    trainee.progress = replace(trainee.progress, elapsed_s=trainee.progress.elapsed_s + now - since)
+    return now
 
 
 def forward(wrapped: nn.Module, batch: Batch, centres_A2: Tensor, *, course: Course) -> Losses:
@@ -153,7 +172,7 @@ def stop_if_not_finite(losses: Losses, batch: Batch, course: Course, iteration: 
     parts = f"score {losses.score:.3g}, dense score {losses.dense_score:.3g}, box {losses.box:.3g}"
     raise UserError(
         f"the loss is {losses.total.item()} at iteration {iteration} ({parts}); pictures: {names}",
-        hint="lower train.lr, lengthen train.warmup_iterations, or check those labels; last.ckpt holds the epoch before",
+        hint="lower train.lr, lengthen train.warmup_iterations, or check those labels; last.ckpt holds what was before",
     )
 
 
@@ -233,4 +252,4 @@ def resume(trainee: Trainee, folder: Path) -> None:
     if rows := [row for row in read_metrics(folder) if row["epoch"] <= trainee.progress.epoch]:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         write_bytes_atomically(folder / "metrics.jsonl", lines.encode())
-    say(f"resuming after epoch {trainee.progress.epoch}")
+    say(f"resuming after iteration {trainee.progress.iteration}, in epoch {trainee.progress.epoch + 1}")

@@ -45,7 +45,7 @@ def test_killed_training_resumes_with_the_same_command_and_ends_as_if_never_kill
     refused = detkit("fuse", "run", cwd=tmp_path, check=False)
     assert refused.returncode == 1 and "training has not finished" in refused.stderr
     again = detkit(*arguments, cwd=tmp_path)
-    assert "resuming after epoch" in again.stderr
+    assert "resuming after iteration" in again.stderr
     weights = [(tmp_path / n / "train/model.safetensors").read_bytes() for n in ("whole", "run")]
     assert weights[0] == weights[1]
 

@@ -90,6 +90,34 @@ def test_resumed_weights_equal_the_uninterrupted_run_bit_for_bit(tmp_path: Path,
     assert all(torch.equal(whole[k], cut[k]) for k in whole)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_cut_within_an_epoch_goes_on_at_that_step_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    recipe = small_recipe(**{"train.batch": 3, "train.checkpoint_every_iterations": 3, "data.workers": workers, "data.cache_mb": 0})
+    trained(tmp_path / "whole", recipe)
+    original, seen = loop.save, []
+
+    def save_then_die(trainee: loop.Trainee, folder: Path) -> None:
+        original(trainee, folder)
+        seen.append(trainee.progress.iteration)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save", save_then_die)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut", recipe)
+    trained(tmp_path / "cut", recipe)
+    whole, cut = (safetensors.torch.load_file(tmp_path / n / "model.safetensors") for n in ("whole", "cut"))
+    assert seen == [3, 4, 6, 8]
+    assert all(torch.equal(whole[k], cut[k]) for k in whole)
+    rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").read_text().splitlines()] for n in ("whole", "cut")]
+    for one, other in zip(*rows, strict=True):
+        assert {k: v for k, v in one.items() if "loss" in k} == pytest.approx(
+            {k: v for k, v in other.items() if "loss" in k}, rel=1e-6
+        )
+
+
 def test_a_non_finite_loss_stops_the_run_and_names_step_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = loop.detection_loss
 
