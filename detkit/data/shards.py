@@ -125,14 +125,15 @@ def samples_of(shard: Path, labels: Labels) -> list[Sample]:
     samples: dict[str, Sample] = {}
     try:
         for member in members_of(shard):
-            key, extension = split_name(member.name)
+            name = member.name.removeprefix("./")
+            key, extension = split_name(name)
             if not key:
                 continue
             sample = samples.setdefault(key, Sample(f"{shard.stem}/{key}", {}))
             if extension in sample.members:
                 labels.found("duplicate picture", f"{shard}: {member.name}", "the shard has a member of that name before")
                 continue
-            sample.members[extension] = member_path(shard, member.offset_data, member.size, member.name)
+            sample.members[extension] = member_path(shard, member.offset_data, member.size, name)
     except UserError as error:
         labels.found("unread shard", str(shard), error.what)
     return list(samples.values())

@@ -122,12 +122,12 @@ def placed(path: Path, verdict: Verdict, claimed_wh: tuple[int, int]) -> tuple[t
 
 
 def verdicts_of(paths: Sequence[Path], *, decode: bool = True, progress: Callable[[int], None] | None = None) -> list[Verdict]:
-    """Verdicts in order, from as many processes as cores where there are many pictures to decode, else from threads.
+    """Verdicts in order, from as many processes as cores where there are many pictures, else from threads.
 
     Threads wait for the interpreter's lock between decodes, which keeps two cores three quarters busy.
     """
     found = []
-    pool = processes() if decode and len(paths) >= MANY else ThreadPoolExecutor()
+    pool = processes() if len(paths) >= MANY else ThreadPoolExecutor()
     with warnings.catch_warnings():
         # Pillow warns of large pictures at half the size that it refuses.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)

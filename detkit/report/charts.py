@@ -1,12 +1,12 @@
 """Small charts as inline SVG, coloured by the page's style sheet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT, MARGIN = 420, 200, 38
 
 
-def line_chart(title: str, series: dict[str, Sequence[tuple[float, float]]], *, x_name: str = "epoch") -> str:
+def line_chart(title: str, series: Mapping[str, Sequence[tuple[float, float]]], *, x_name: str = "epoch") -> str:
     """Lines over `x_name`; series without points are left out. Empty text where none has two points."""
     drawn = {name: points for name, points in series.items() if len(points) > 1}
     if not drawn:

@@ -22,7 +22,6 @@ from detkit.data.images import read_image
 from detkit.data.training import TrainingSamples
 from detkit.recipe.schema import AugmentSettings, DataSettings
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 SIZE_HW = (60, 80)
 
 
@@ -53,11 +52,9 @@ def kinds(dataset: Dataset) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def coco128(tmp_path: Path) -> tuple[DataSettings, DataSettings]:
+def coco128(tmp_path: Path, shared_data: Path) -> tuple[DataSettings, DataSettings]:
     """The same 128 pictures as a YOLO folder and as shards of 50 written by WebDataset's own writer."""
-    source = SHARED / "coco128"
-    if not source.is_dir():
-        pytest.skip("coco128 is not beside the project")
+    source = shared_data / "coco128"
     folder = settings_of(source, format="yolo", labels="yolo_detection/labels", images="images", train=("train2017",), on_bad="skip")
     with webdataset.ShardWriter(f"{tmp_path}/train-%06d.tar", maxcount=50, verbose=0) as writer:
         for picture in sorted((source / "images" / "train2017").glob("*.jpg")):

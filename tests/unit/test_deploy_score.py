@@ -139,3 +139,13 @@ def test_semantic_predictions_that_do_not_fit_get_a_sentence(tmp_path: Path, pix
     Image.fromarray(pixels).save(tmp_path / "found/a.png")
     with pytest.raises(UserError, match=said):
         scored(tmp_path / "found", dataset)
+
+
+def test_masks_derived_from_panoptic_labels_score_one_against_themselves(shared_data: Path) -> None:
+    folder = shared_data / "coco128"
+    settings = DataSettings(root=str(folder), format="masks", images="images", labels="semantic_masks/masks", val=("val2017",))
+    dataset = load_dataset(settings, "val")
+    assert len(dataset.images) == 100
+    values = scored(folder / "semantic_masks/masks/val2017", dataset)
+    assert values["miou"] == values["dice"] == values["pixel_accuracy"] == 1.0
+    assert "giraffe" in values["absent"]
