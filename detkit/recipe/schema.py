@@ -131,6 +131,12 @@ class TrainSettings(Section):
     precision: Precision = Field(
         default="fp32", description="Arithmetic of convolutions: fp32, bf16, or fp16 with dynamic loss scale."
     )
+    norm: Literal["local", "sync"] = Field(
+        default="local", description="Batch normalisation by the pictures of each process, or of `norm_group` over processes."
+    )
+    norm_group: int = Field(
+        default=0, ge=0, description="Pictures that `sync` normalises together in one forward pass; 0 for those of all processes."
+    )
     channels_last: bool = Field(default=True, description="Keep activations in NHWC order.")
     ema_decay: float = Field(default=0.9998, ge=0, lt=1, description="Decay of the weight average; 0 turns it off.")
     ema_warmup_iterations: int = Field(default=2000, ge=1, description="Time constant of the decay's own warm-up, iterations.")

@@ -18,6 +18,7 @@ from detkit.data.training import TrainingSamples
 from detkit.models.build import build_detector
 from detkit.models.cost import cost_of
 from detkit.models.files import save_model
+from detkit.models.sync_norm import norm_groups, synchronised
 from detkit.recipe.schema import Recipe
 from detkit.train.checkpoint import Progress
 from detkit.train.device import Placement, grad_scaler, micro_batches, placement_from_environment
@@ -122,9 +123,38 @@ def prepared(folder: Path, recipe: Recipe, place: Placement, *, training: Datase
         scaler=grad_scaler(place.device, settings.precision),
         progress=Progress(),
     )
+    if settings.norm == "sync":
+        # After the weight average was copied from it: that one only evaluates.
+        synchronise(model, recipe, place, micro_batch=micro_batch)
     loader = TrainLoader(samples, micro_batch=micro_batch, order=order, num_workers=recipe.data.workers)
     course = Course(recipe, loader, num_accumulated, validation, geometry, place, folder)
     return trainee, course
+
+
+def synchronise(model: nn.Module, recipe: Recipe, place: Placement, *, micro_batch: int) -> None:
+    """Normalise over the pictures of several processes, and say of which. Raises UserError for groups that cannot be."""
+    if recipe.model.block == "dbb" and recipe.model.block_statistics == "sampled":
+        raise UserError(
+            "train.norm=sync needs statistics of whole batches, model.block_statistics is sampled",
+            hint="--set model.block_statistics=exact, or --set train.norm=local",
+        )
+    whole = micro_batch * place.world_size
+    wanted = recipe.train.norm_group or whole
+    num_processes, rest = divmod(wanted, micro_batch)
+    if rest or not num_processes or place.world_size % num_processes:
+        possible = [micro_batch * n for n in range(1, place.world_size + 1) if place.world_size % n == 0]
+        raise UserError(
+            f"train.norm_group is {wanted}; {place.world_size} processes with {micro_batch} pictures at a time can normalise "
+            f"{', '.join(map(str, possible))} together",
+            hint=f"--set train.norm_group={min(possible, key=lambda n: abs(n - wanted))}, or change train.max_batch_per_device",
+        )
+    kept = sorted({type(m).__name__ for m in model.modules() if isinstance(m, nn.BatchNorm2d) and type(m) is not nn.BatchNorm2d})
+    group = norm_groups(num_processes) if place.world_size > 1 else None
+    count = synchronised(model, group)
+    if place.is_first:
+        say(f"batch norm over {wanted} pictures of {num_processes} processes, in {count} layers")
+        if kept:
+            say(f"layers of {', '.join(kept)} stay as they are and normalise by the pictures of one process")
 
 
 def optimizer_for(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:

@@ -159,6 +159,36 @@ def test_two_processes_train_and_score_like_one(tmp_path: Path) -> None:
     assert results["ap"] == pytest.approx(alone["ap"], abs=1e-9)
 
 
+def test_two_processes_normalise_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The statistics that two halves of a batch leave are those of one process with the whole batch, and each other's."""
+    recipe = small_recipe(**{"train.epochs": 1, "train.norm": "sync", "train.lr": 1e-12, "train.ema_decay": 0.0})
+    trained(tmp_path / "two", recipe, nproc=2)
+    assert "batch norm over 4 pictures of 2 processes" in capfd.readouterr().err
+    trained(tmp_path / "one", small_recipe(**{"train.epochs": 1, "train.lr": 1e-12, "train.ema_decay": 0.0}))
+    trained(tmp_path / "apart", small_recipe(**{"train.epochs": 1, "train.lr": 1e-12, "train.ema_decay": 0.0}), nproc=2)
+    states = {n: safetensors.torch.load_file(tmp_path / n / "model.safetensors") for n in ("one", "two", "apart")}
+    names = [name for name in states["one"] if name.endswith("running_var")]
+    assert len(names) > 10
+
+    def worst(run: str) -> float:
+        pairs = [(states[run][name], states["one"][name]) for name in names]
+        return max(float(((one - other).abs() / other.abs().clamp_min(1e-6)).max()) for one, other in pairs)
+
+    assert worst("two") < 1e-4 < worst("apart")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train.norm_group": 3}, r"train.norm_group is 3; 1 processes with 4 pictures at a time can normalise 4 together"),
+        ({"model.block": "dbb", "model.block_statistics": "sampled"}, r"model.block_statistics is sampled"),
+    ],
+)
+def test_norm_groups_that_cannot_be_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        trained(tmp_path / "a", small_recipe(**{"train.norm": "sync", **changes}))
+
+
 def test_tensorboard_reads_the_same_numbers_as_metrics_jsonl(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
