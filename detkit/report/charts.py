@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH, HEIGHT, MARGIN = 420, 200, 38
+WIDTH, HEIGHT, MARGIN = 420, 200, 50
 
 
 def line_chart(title: str, series: Mapping[str, Sequence[tuple[float, float]]], *, x_name: str = "epoch") -> str:

@@ -170,13 +170,16 @@ def errors(facts: Facts) -> str:
         f"Of {STAGE_NAMES.get(name, name)}. Rows are what was labelled, columns what was found with scores of at least "
         f"{confusion['score']:g} and an IoU of at least 0.5."
     )
-    return f'<div class="charts">{chart}</div><p>{escape(said)}</p>{confusion_table(confusion["classes"], confusion["counts"])}'
+    matrix = confusion_table(confusion["classes"], confusion["counts"])
+    return f'<p>{escape(said)}</p><div class="charts">{chart}<div>{matrix}</div></div>'
 
 
-def confusion_table(classes: list[str], counts: list[list[int]]) -> str:
+def confusion_table(classes: list[str], counts: list[list[Any]]) -> str:
     """The whole matrix of a few classes, the most frequent confusions of many."""
     names = [*classes, "background"]
     if len(classes) <= MOST_CLASSES:
+        # Nothing is both unlabelled and not found.
+        counts = [*counts[:-1], [*counts[-1][:-1], "-"]]
         rows = [
             [escape(name), *(f"<b>{n}</b>" if i == j else str(n) for j, n in enumerate(row))]
             for i, (name, row) in enumerate(zip(names, counts, strict=True))

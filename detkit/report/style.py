@@ -17,7 +17,7 @@ th,td{text-align:left;padding:6px 10px;border-bottom:1px solid var(--rule);verti
 th{color:var(--soft);font-weight:600}td:not(:first-child){font-variant-numeric:tabular-nums}
 code{font-size:12.5px}.missing{color:var(--warn)}figure{margin:0}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:16px}
-svg{max-width:100%;display:block}svg text{fill:var(--soft);font-size:11px}svg .grid{stroke:var(--rule)}
+.charts>*{min-width:0}svg{max-width:100%;display:block}svg text{fill:var(--soft);font-size:11px}svg .grid{stroke:var(--rule)}
 polyline{fill:none;stroke-width:2}.s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}
 .f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}
 .key{display:inline-block;margin-right:16px}.key i{display:inline-block;width:10px;height:10px;margin-right:5px}
