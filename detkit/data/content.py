@@ -12,6 +12,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
+from detkit.core.files import sha256_of_file
+
 # A member that is larger is no picture; it would be read into memory whole.
 MOST_BYTES = 1 << 30
 SPAN = re.compile(r"(.+?\.tar)/(\d{1,18})\+(\d{1,18})/(.+)", re.DOTALL | re.IGNORECASE)
@@ -72,4 +74,4 @@ def num_bytes(path: Path) -> int:
 
 def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a picture or label file."""
-    return sha256(content_of(path)).hexdigest()
+    return sha256_of_file(path) if span_of(path) is None else sha256(content_of(path)).hexdigest()

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from detkit.data.content import num_bytes, opened, sha256_of
+from detkit.data.content import num_bytes, sha256_of
 from detkit.data.dataset import load_index, located
 from detkit.data.findings import Finding, errors_of, summary
 from detkit.data.folders import SUFFIXES
 from detkit.data.formats import parts_found
 from detkit.data.index import Index, cache_folder
-from detkit.data.png_masks import IGNORED
+from detkit.data.png_masks import IGNORED, mask_ids
 from detkit.data.verdicts import VerdictStore
 from detkit.recipe.schema import DataSettings
 
@@ -209,17 +208,11 @@ def mask_shares(parts: dict[str, Index], most: int = 200) -> dict[str, dict[str,
     for name, index in parts.items():
         chosen = np.unique(np.linspace(0, len(index.table) - 1, min(most, len(index.table))).round().astype(int))
         paths = [path for i in chosen.tolist() if (path := index.table[i].semantic) is not None]
-        counts = sum((np.bincount(read_mask(path).ravel(), minlength=256) for path in paths), np.zeros(256, np.int64))
+        counts = sum((np.bincount(np.clip(mask_ids(path), 0, 255).ravel(), minlength=256) for path in paths), np.zeros(256, np.int64))
         counts[IGNORED] = 0
         if counts.sum():
             shares[name] = {str(i): float(counts[i] / counts.sum()) for i in np.flatnonzero(counts).tolist()}
     return shares
-
-
-def read_mask(path: Path) -> np.ndarray:
-    """Class ids (H, W) of a mask that its reader has checked."""
-    with opened(path) as file, Image.open(file) as picture:
-        return np.clip(np.asarray(picture), 0, 255).astype(np.uint8)
 
 
 def side_histogram(parts: dict[str, Index], size_px: int) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ def found_format(root: Path, settings: DataSettings) -> str:
         return "coco"
     if masks_there(root):
         return "masks"
-    if shards_there(root) and not any((root / name).is_dir() for name in ("images", "labels")):
+    if shards_there(root) and not any(path.suffix.lower() in SUFFIXES for path in root.rglob("*")):
+        # A downloaded archive often lies beside what was unpacked from it.
         return "shards"
     if not {"names", "nc"}.isdisjoint(configuration(root, settings)) or (root / "labels").is_dir():
         return "yolo"

@@ -72,6 +72,18 @@ def first_folder(root: Path, anchors: list[Path], places: list[str | None]) -> P
     return folder
 
 
+def mask_ids(path: Path) -> np.ndarray:
+    """Class ids (H, W) int64 of a mask. Raises UserError where it cannot be read or has several channels."""
+    try:
+        with opened(path) as file, Image.open(file) as picture:
+            ids = np.asarray(picture).astype(np.int64)
+    except UNREADABLE as error:
+        raise UserError(f"{path} cannot be read as a picture: {error}") from error
+    if ids.ndim != 2:
+        raise UserError(f"{path} is no mask of one channel")
+    return ids
+
+
 def checked_mask(
     mask: Path, picture: Path, known: set[int], ignored: Sequence[int], labels: Labels
 ) -> tuple[tuple[int, int], set[int]] | None:

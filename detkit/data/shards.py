@@ -19,6 +19,7 @@ from detkit.data.coco import numbers
 from detkit.data.content import member_path
 from detkit.data.folders import SUFFIXES, text_of
 from detkit.data.labels import Labels
+from detkit.data.png_masks import numbered
 from detkit.data.voc import add_annotation
 from detkit.data.yolo import Lines, add_classes, add_objects, add_picture, configuration
 from detkit.recipe.schema import DataSettings
@@ -249,16 +250,13 @@ class SampleReader:
         config = configuration(root, settings.model_copy(update={"labels": ""}))
         names = [*labels.category, *(name for name, *_ in self.shapes)] if self.kind != "txt" else []
         if any(isinstance(name, str) for name in names):
-            name_classes(labels, names_in(config) or [str(name) for name in names])
+            name_classes(
+                labels,
+                [str(name) for _, name in numbered(config.get("names", config.get("classes")))] or [str(name) for name in names],
+            )
         else:
             used = {label for _, label, *_ in self.lines.rows} | set(names)
             add_classes(labels, config, root, used)
         add_objects(labels, self.lines)
         for name, image, points, file, number in self.shapes:
             add_shape(labels, image, name, points, file=file, number=number)
-
-
-def names_in(config: dict[str, Any]) -> list[str]:
-    """Class names of data.yaml, in its order; none where it has none."""
-    names = config.get("names", config.get("classes"))
-    return [str(name) for name in (names.values() if isinstance(names, dict) else names)] if isinstance(names, dict | list) else []

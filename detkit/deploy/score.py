@@ -1,18 +1,16 @@
 """Score predictions that any program made: COCO result rows of boxes or masks, or a folder of semantic masks."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from detkit.core.errors import UserError
-from detkit.data.content import opened
 from detkit.data.dataset import Dataset, coco_ground_truth
 from detkit.data.folders import pictures_below
-from detkit.data.images import UNREADABLE
-from detkit.data.png_masks import IGNORED
+from detkit.data.png_masks import IGNORED, mask_ids
 from detkit.deploy.evaluate import details
 from detkit.metrics.coco import evaluate_boxes, evaluate_masks
 from detkit.metrics.confusion import SemanticConfusion
@@ -78,36 +76,41 @@ def with_masks(dataset: Dataset) -> dict[str, Any]:
 
 def semantic_scores(folder: Path, dataset: Dataset, ignored: tuple[int, ...]) -> dict[str, Any]:
     """IoU and Dice by class over all pictures, see metrics.confusion."""
-    found = {path.stem: path for path in pictures_below(folder)}
-    table = np.full(max(256, *dataset.category_ids) + 1, -1, np.int64)
-    table[list(dataset.category_ids)] = np.arange(len(dataset.classes))
-    confusion = SemanticConfusion(len(dataset.classes), ignored=-1)
-    missing = [image.path.name for image in dataset.images if image.path.stem not in found]
+    found = by_stem(pictures_below(folder))
+    pictures = by_stem([image.path for image in dataset.images])
+    missing = [path.name for stem, path in pictures.items() if stem not in found]
     if missing:
-        raise UserError(f"{folder} has no mask for {len(missing)} of {len(dataset.images)} pictures, such as {missing[0]}")
+        raise UserError(f"{folder} has no mask for {len(missing)} of {len(pictures)} pictures, such as {missing[0]}")
+    confusion = SemanticConfusion(len(dataset.classes), ignored=-1)
     for image in dataset.images:
         if image.semantic is None:
             raise UserError(f"{image.path} has no semantic label", hint="--set data.format=masks")
         path = found[image.path.stem]
-        truth, prediction = class_ids(image.semantic), class_ids(path)
-        if truth.shape != prediction.shape:
-            shapes = [f"{ids.shape[1]}x{ids.shape[0]} px" for ids in (prediction, truth)]
+        labelled, predicted = mask_ids(image.semantic), mask_ids(path)
+        if labelled.shape != predicted.shape:
+            shapes = [f"{ids.shape[1]}x{ids.shape[0]} px" for ids in (predicted, labelled)]
             raise UserError(f"{path} has {shapes[0]}, its label {shapes[1]}", hint="resize predictions to the labels' size")
-        counted = ~np.isin(truth, [IGNORED, *ignored])
-        unknown = np.setdiff1d(prediction[counted], dataset.category_ids)
+        truth, prediction = (class_indices(ids, dataset.category_ids) for ids in (labelled, predicted))
+        truth[np.isin(labelled, [IGNORED, *ignored])] = -1
+        unknown = predicted[(prediction < 0) & (truth >= 0)]
         if len(unknown):
             raise UserError(f"{path} has the id {unknown[0]}, which is no class; they are {list(dataset.category_ids)}")
-        confusion.add(np.where(counted, table[truth], -1), np.where(counted, table[np.where(counted, prediction, 0)], -1))
+        confusion.add(truth, prediction)
     return {**confusion.scores().as_dict(dataset.classes), "num_images": len(dataset.images)}
 
 
-def class_ids(path: Path) -> np.ndarray:
-    """Ids (H, W) of a mask of one channel, 0 to 255. Raises UserError for anything else."""
-    try:
-        with opened(path) as file, Image.open(file) as picture:
-            ids = np.asarray(picture).astype(np.int64)
-    except UNREADABLE as error:
-        raise UserError(f"{path} cannot be read as a picture: {error}") from error
-    if ids.ndim != 2 or (ids.size and not 0 <= ids.min() <= ids.max() <= 255):
-        raise UserError(f"{path} is no mask of one channel with ids of 0 to 255")
-    return ids
+def by_stem(paths: list[Path]) -> dict[str, Path]:
+    """Paths by name without suffix. Raises UserError where two share one."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        if found.setdefault(path.stem, path) != path:
+            raise UserError(f"{found[path.stem]} and {path} have the same name", hint="score the folders one by one")
+    return found
+
+
+def class_indices(ids: np.ndarray, category_ids: Sequence[int]) -> np.ndarray:
+    """The index of each id in `category_ids`, -1 where it is not among them."""
+    order = np.argsort(category_ids)
+    ordered = np.asarray(category_ids)[order]
+    place = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
+    return np.where(ordered[place] == ids, order[place], -1)

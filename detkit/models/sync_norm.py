@@ -30,15 +30,15 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         self._check_input_dim(input)
         y, count, mean, variance = _Normalise.apply(input, self.weight, self.bias, self.eps, self.group)
         if self.track_running_stats:
-            self._update(float(count), mean, variance)
+            self._update(count, mean, variance)
         return y
 
-    def _update(self, count: float, mean: Tensor, variance: Tensor) -> None:
+    def _update(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
         """Move the running statistics as BatchNorm2d does for one batch of `count` values a channel."""
         assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
         self.num_batches_tracked += 1
-        factor = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-        unbiased = variance * (count / max(count - 1, 1))
+        factor = self.momentum if self.momentum is not None else 1.0 / self.num_batches_tracked.double()
+        unbiased = variance * (count / (count - 1).clamp_min(1))
         for running, fresh in ((self.running_mean, mean), (self.running_var, unbiased)):
             running.copy_(running.double().lerp(fresh, factor))
 
@@ -56,9 +56,8 @@ class _Normalise(torch.autograd.Function):
         y = normalised(wide, mean, inverse)
         if weight is not None and bias is not None:
             y = y * spread(weight, y) + spread(bias, y)
-        total = torch.tensor(count, dtype=torch.float64)
-        ctx.mark_non_differentiable(total, mean, variance)
-        return y.to(x.dtype), total, mean, variance
+        ctx.mark_non_differentiable(count, mean, variance)
+        return y.to(x.dtype), count, mean, variance
 
     @staticmethod
     @once_differentiable
@@ -93,20 +92,21 @@ def own_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
     return count, near.double() + rest, squares
 
 
-def combined(count: int, mean: Tensor, squares: Tensor, *, group: Any) -> tuple[float, Tensor, Tensor]:
+def combined(count: int, mean: Tensor, squares: Tensor, *, group: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Count, mean and biased variance (C,) of all processes of the group. Raises ValueError where they have no value."""
     own = torch.cat([torch.full((1,), float(count), dtype=torch.float64, device=mean.device), mean, squares])
     parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, own, group=group)
     rows = torch.stack(parts)
     counts, means, all_squares = rows[:, :1], rows[:, 1 : 1 + len(mean)], rows[:, 1 + len(mean) :]
-    total = float(counts.sum())
-    if not total:
+    total = counts.sum()
+    # Only a process without a value looks, since looking makes it wait for its GPU.
+    if not count and not total:
         raise ValueError("no process of the group has a value to normalise by")
-    # Around the first mean that counts, so that large means do not cancel.
-    pivot = means[int((counts[:, 0] > 0).nonzero()[0])]
+    # Around a mean that counts, so that large means do not cancel.
+    pivot = means.index_select(0, counts.argmax(0))
     offset = (counts * (means - pivot)).sum(0) / total
-    mean = pivot + offset
+    mean = (pivot + offset)[0]
     return total, mean, (all_squares + counts * (means - mean).square()).sum(0).clamp_min(0) / total
 
 

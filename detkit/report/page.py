@@ -160,12 +160,14 @@ def errors(facts: Facts) -> str:
         return missing("precision, recall and confusion", "detkit eval")
     name, details = next(reversed(facts.details.items()))
     curves, confusion = details["precision_recall"], details["confusion"]
+    title = "precision at IoU 0.5"
     lowest = sorted(curves["precision"].items(), key=lambda item: sum(item[1]))
     if len(lowest) > MOST_CURVES:
         mean = [sum(values) / len(lowest) for values in zip(*curves["precision"].values(), strict=True)]
+        title += ", with the lowest classes"
         lowest = [("mean of classes", mean), *lowest[: MOST_CURVES - 1]]
     series = {label: list(zip(curves["recall"], values, strict=True)) for label, values in lowest}
-    chart = line_chart("precision at IoU 0.5, the lowest classes", series, x_name="recall")
+    chart = line_chart(title, series, x_name="recall")
     said = (
         f"Of {STAGE_NAMES.get(name, name)}. Rows are what was labelled, columns what was found with scores of at least "
         f"{confusion['score']:g} and an IoU of at least 0.5."

@@ -70,23 +70,29 @@ def test_probe_outputs_are_those_of_the_saved_model(tmp_path: Path) -> None:
         np.testing.assert_allclose(again[name], probe[name], rtol=1e-12, atol=1e-12)
 
 
-def test_resumed_weights_equal_the_uninterrupted_run_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = small_recipe(**{"train.epochs": 3})
-    trained(tmp_path / "whole", recipe)
+def whole_and_cut(folder: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    """Weights of an uninterrupted run, of one cut at its first checkpoint and resumed, and the progress of all its checkpoints."""
+    trained(folder / "whole", recipe)
     original, seen = loop.save, []
 
-    def save_then_die(trainee: loop.Trainee, folder: Path) -> None:
-        original(trainee, folder)
-        seen.append(trainee.progress.epoch)
+    def save_then_die(trainee: loop.Trainee, at: Path) -> None:
+        original(trainee, at)
+        seen.append(trainee.progress)
         if len(seen) == 1:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(loop, "save", save_then_die)
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "cut", recipe)
-    trained(tmp_path / "cut", recipe)
-    whole, cut = (safetensors.torch.load_file(tmp_path / n / "model.safetensors") for n in ("whole", "cut"))
-    assert seen == [1, 2, 3] and whole.keys() == cut.keys()
+        trained(folder / "cut", recipe)
+    trained(folder / "cut", recipe)
+    whole, cut = (safetensors.torch.load_file(folder / n / "model.safetensors") for n in ("whole", "cut"))
+    assert whole.keys() == cut.keys()
+    return whole, cut, seen
+
+
+def test_resumed_weights_equal_the_uninterrupted_run_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, cut, seen = whole_and_cut(tmp_path, small_recipe(**{"train.epochs": 3}), monkeypatch)
+    assert [progress.epoch for progress in seen] == [1, 2, 3]
     assert all(torch.equal(whole[k], cut[k]) for k in whole)
 
 
@@ -95,21 +101,8 @@ def test_a_run_cut_within_an_epoch_goes_on_at_that_step_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     recipe = small_recipe(**{"train.batch": 3, "train.checkpoint_every_iterations": 3, "data.workers": workers, "data.cache_mb": 0})
-    trained(tmp_path / "whole", recipe)
-    original, seen = loop.save, []
-
-    def save_then_die(trainee: loop.Trainee, folder: Path) -> None:
-        original(trainee, folder)
-        seen.append(trainee.progress.iteration)
-        if len(seen) == 1:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "save", save_then_die)
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "cut", recipe)
-    trained(tmp_path / "cut", recipe)
-    whole, cut = (safetensors.torch.load_file(tmp_path / n / "model.safetensors") for n in ("whole", "cut"))
-    assert seen == [3, 4, 6, 8]
+    whole, cut, seen = whole_and_cut(tmp_path, recipe, monkeypatch)
+    assert [progress.iteration for progress in seen] == [3, 4, 6, 8]
     assert all(torch.equal(whole[k], cut[k]) for k in whole)
     rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").read_text().splitlines()] for n in ("whole", "cut")]
     for one, other in zip(*rows, strict=True):

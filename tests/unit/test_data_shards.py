@@ -235,3 +235,11 @@ def test_a_member_is_hashed_alone(tmp_path: Path) -> None:
     write_shard(tmp_path / "train.tar", [("a.txt", b""), ("a.jpg", picture_bytes(7))])
     path = load_dataset(settings_of(tmp_path, on_bad="skip"), "train").images[0].path
     assert sha256_of(path) == sha256(picture_bytes(7)).hexdigest()
+
+
+def test_an_archive_beside_what_was_unpacked_from_it_is_no_shard(tmp_path: Path) -> None:
+    members = [("a.jpg", picture_bytes(1)), ("a.json", b'{"imagePath": "a.jpg", "shapes": []}')]
+    write_shard(tmp_path / "download.tar", members)
+    for name, content in members:
+        (tmp_path / name).write_bytes(content)
+    assert examined(settings_of(tmp_path)).settings.format == "labelme"

@@ -141,6 +141,20 @@ def test_semantic_predictions_that_do_not_fit_get_a_sentence(tmp_path: Path, pix
         scored(tmp_path / "found", dataset)
 
 
+def test_ids_beyond_a_byte_and_names_that_are_there_twice(tmp_path: Path) -> None:
+    truth = np.array([[0, 300], [300, 255]], np.uint16)
+    semantic(tmp_path / "wide", np.array([[0, 5], [5, 255]], np.uint8))
+    Image.fromarray(truth).save(tmp_path / "wide/masks/val/a.png")
+    (tmp_path / "wide/data.yaml").write_text("names: {0: sky, 300: road}\n")
+    dataset = load_dataset(DataSettings(root=str(tmp_path / "wide"), format="masks"), "val")
+    Image.fromarray(np.array([[0, 300], [0, 7]], np.uint16)).save(tmp_path / "wide/found/a.png")
+    assert scored(tmp_path / "wide/found", dataset)["per_class_iou"] == {"sky": 1 / 2, "road": 1 / 2}
+    (tmp_path / "wide/found/other").mkdir()
+    Image.fromarray(truth).save(tmp_path / "wide/found/other/a.png")
+    with pytest.raises(UserError, match="have the same name"):
+        scored(tmp_path / "wide/found", dataset)
+
+
 def test_masks_derived_from_panoptic_labels_score_one_against_themselves(shared_data: Path) -> None:
     folder = shared_data / "coco128"
     settings = DataSettings(root=str(folder), format="masks", images="images", labels="semantic_masks/masks", val=("val2017",))
