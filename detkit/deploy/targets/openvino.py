@@ -7,6 +7,7 @@ import numpy as np
 
 from detkit.core.errors import UserError
 from detkit.deploy.contract import Contract
+from detkit.deploy.signal_stack import signal_stack_kept
 
 ARTIFACT = "model.xml"
 INSTALL = "pip install detkit[openvino]"
@@ -36,7 +37,8 @@ class OpenVinoRunner:
         settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
         if threads:
             settings["INFERENCE_NUM_THREADS"] = threads
-        self._compiled = core.compile_model(model, "CPU", settings)
+        with signal_stack_kept():
+            self._compiled = core.compile_model(model, "CPU", settings)
         # What was compiled, not what was asked for.
         kind = str(self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
         self.execution_precision = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}.get(kind, kind)
